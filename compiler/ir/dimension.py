@@ -236,14 +236,10 @@ def _symbol(name: str) -> Dim:
     return _new((((name,), 1),))
 
 
-def _key(term: tuple[Monomial, int]) -> tuple[int, list[str]]:
-    return -len(term[0]), [str(atom) for atom in term[0]]
-
-
 def _make(terms: Mapping[Monomial, int]) -> Dim:
     kept = [term for term in terms.items() if term[1]]
     if len(kept) > 1:
-        kept.sort(key=_key)
+        kept.sort(key=lambda term: (-len(term[0]), [str(atom) for atom in term[0]]))
     return _new(tuple(kept))
 
 
