@@ -1,0 +1,226 @@
+"""What an op's ONNX forms emit through: nodes, constants, sizes and parameters of one graph.
+
+Names are paths: the nodes of `layers.0.attention.query` are `layers.0.attention.query/MatMul`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
+
+from ...ir.dimension import Dim
+from ...ir.graph import TensorType
+
+ELEMENT = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16,
+           "int64": TensorProto.INT64, "int32": TensorProto.INT32, "bool": TensorProto.BOOL, "float64": TensorProto.DOUBLE}
+OPSETS = {"ort-cuda": 24, "ort-cpu": 24, "portable": 18}
+
+
+@dataclass(frozen=True)
+class Val:
+    """A value of the ONNX graph by name. `parameter` is set while it is an untouched parameter: its concrete path."""
+
+    name: str
+    parameter: str | None = None
+    transposed_of: Val | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How an initializer is made from parameters: a named function of `weights.py` over their arrays."""
+
+    name: str
+    kind: str
+    parameters: tuple[str, ...]
+    shape: tuple[int, ...]
+    settings: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass
+class Store:
+    """What the whole model shares: initializers, and the facts of the target."""
+
+    target: str
+    dtype: str
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)       # parameter path -> shape
+    shared: frozenset[str] = frozenset()                                    # parameters that several nodes read
+    recipes: dict[str, Recipe] = field(default_factory=dict)                # initializer name -> recipe
+    constants: dict[tuple[str, tuple[int, ...], bytes], str] = field(default_factory=dict)
+    initializers: list[TensorProto] = field(default_factory=list)          # small constants
+    names: set[str] = field(default_factory=set)
+
+
+class Builder:
+    """Passed to forms as `g`. `g.inputs[port]`, `g.outputs`, `g.used` describe the node being emitted."""
+
+    def __init__(self, store: Store, parent: Builder | None = None):
+        self.store, self.parent = store, parent
+        self.nodes: list[NodeProto] = []
+        self.path, self.line = "", ""
+        self.inputs: Mapping[str, Any] = {}
+        self.outputs: tuple[TensorType, ...] = ()
+        self.used: frozenset[str] = frozenset()
+        self.sizes: dict[Dim, Val] = {}
+        self.memo: dict[Any, Val] = {}
+        self.find_size: Callable[[Dim], Val] = self._no_size
+
+    @property
+    def target(self) -> str:
+        return self.store.target
+
+    @property
+    def opset(self) -> int:
+        return OPSETS[self.store.target]
+
+    @property
+    def dtype(self) -> str:
+        """The model's dtype: float32, float16 or bfloat16."""
+        return self.store.dtype
+
+    def op(self, op_type: str, *inputs: Val | None, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
+        """Emit one node; returns its value, or a tuple when it has several outputs. Absent inputs are None."""
+        base = self.unique(f"{self.path}/{op_type}" if self.path else op_type)
+        names = [base if i == 0 else f"{base}:{i}" for i in range(outputs)]
+        given = [v.name if v is not None else "" for v in inputs]
+        while given and not given[-1]:
+            given.pop()
+        node = helper.make_node(op_type, given, names, name=base, domain=domain)
+        for key, value in attributes.items():
+            if value is not None:
+                node.attribute.append(_attribute(key, value))
+        node.metadata_props.add(key="nnspec.path", value=self.path)
+        if self.line:
+            node.metadata_props.add(key="nnspec.line", value=self.line)
+        node.metadata_props.add(key="namespace", value=self.path.replace(".", "/"))
+        self.nodes.append(node)
+        made = tuple(Val(n) for n in names)
+        return made[0] if outputs == 1 else made
+
+    def once(self, key: Any, make: Callable[[], Val]) -> Val:
+        """The value made under `key` before in this graph or an outer one, else make it now."""
+        scope: Builder | None = self
+        while scope is not None:
+            if key in scope.memo:
+                return scope.memo[key]
+            scope = scope.parent
+        self.memo[key] = made = make()
+        return made
+
+    # constants
+
+    def const(self, array: np.ndarray | Sequence[int] | int, dtype: str | None = None) -> Val:
+        """A small constant; equal ones are shared. `dtype="float"` is the model's dtype."""
+        want = self.dtype if dtype == "float" else dtype
+        made = np.asarray(array)
+        tensor = _tensor(made, want)
+        key = (str(tensor.data_type), tuple(made.shape), tensor.raw_data)
+        if key not in self.store.constants:
+            tensor.name = self.unique(f"const/{len(self.store.constants)}")
+            self.store.constants[key] = tensor.name
+            self.store.initializers.append(tensor)
+        return Val(self.store.constants[key])
+
+    def ints(self, *values: int) -> Val:
+        """int64 vector."""
+        return self.const(np.array(values, np.int64))
+
+    def number(self, x: float, dtype: str = "float") -> Val:
+        """Scalar constant of the model's dtype (or `dtype`)."""
+        return self.const(np.array(x, np.float64), dtype)
+
+    # sizes
+
+    def size(self, dim: Dim | int) -> Val:
+        """int64 [1] with a size, constant or computed from the shapes of inputs."""
+        value = dim if isinstance(dim, int) else dim.value
+        return self.ints(value) if value is not None else self.find_size(dim)  # type: ignore[arg-type]
+
+    def scalar(self, dim: Dim | int) -> Val:
+        """int64 scalar with a size."""
+        value = dim if isinstance(dim, int) else dim.value
+        if value is not None:
+            return self.const(np.array(value, np.int64))
+        return self.once(("scalar", dim), lambda: self.op("Squeeze", self.size(dim), self.ints(0)))
+
+    def shape(self, dims: Sequence[Dim | int]) -> Val:
+        """int64 vector of sizes."""
+        values = [d if isinstance(d, int) else d.value for d in dims]
+        if all(v is not None for v in values):
+            return self.const(np.array(values, np.int64))
+        return self.once(("shape", tuple(dims)), lambda: self.op("Concat", *(self.size(d) for d in dims), axis=0))
+
+    def _no_size(self, dim: Dim) -> Val:
+        raise LookupError(f"no value tells the size {dim}")
+
+    # dtypes
+
+    def cast(self, x: Val, dtype: str, source: str | None = None) -> Val:
+        """Cast to float (the model's), float32, int64 or bool; nothing where `source` is the same already."""
+        want = self.dtype if dtype == "float" else dtype
+        have = self.dtype if source == "float" else source
+        return x if want == have else self.op("Cast", x, to=ELEMENT[want])
+
+    def to_f32(self, x: Val) -> Val:
+        """A float value in float32, for what must not be computed in half precision."""
+        return self.cast(x, "float32", "float")
+
+    def from_f32(self, x: Val) -> Val:
+        return self.cast(x, "float", "float32")
+
+    # parameters
+
+    def parameter(self, kind: str, values: Sequence[Val], shape: Sequence[int], **settings: Any) -> Val | None:
+        """An initializer made from parameters by recipe `kind`; None when a value is not an untouched parameter."""
+        if any(v.parameter is None for v in values):
+            return None
+        paths = tuple(v.parameter for v in values if v.parameter)
+        return self.recipe(f"{paths[0]}:{kind}", kind, paths, shape, **settings)
+
+    def recipe(self, name: str, kind: str, paths: tuple[str, ...], shape: Sequence[int], **settings: Any) -> Val:
+        recipe = Recipe(name, kind, paths, tuple(shape), tuple(sorted(settings.items())))
+        for known, other in self.store.recipes.items():
+            if (other.kind, other.parameters, other.settings) == (recipe.kind, recipe.parameters, recipe.settings):
+                return Val(known)
+        made = self.unique(name)
+        self.store.recipes[made] = Recipe(made, kind, paths, tuple(shape), recipe.settings)
+        return Val(made)
+
+    def transposed(self, weight: Val, shape: Sequence[Dim]) -> Val:
+        """[o, i] -> [i, o]: a transposed initializer; a Transpose node where others read the same parameter."""
+        o, i = shape
+        if weight.parameter and weight.parameter not in self.store.shared and o.value is not None and i.value is not None:
+            made = self.parameter("transpose", [weight], (i.value, o.value))
+            assert made is not None
+            return made
+        return self.once(("transpose", weight.name), lambda: self.op("Transpose", weight, perm=[1, 0]))
+
+    def unique(self, base: str) -> str:
+        name, n = base, 2
+        while name in self.store.names:
+            name, n = f"{base}_{n}", n + 1
+        self.store.names.add(name)
+        return name
+
+
+def _attribute(key: str, value: Any) -> AttributeProto:
+    if isinstance(value, np.ndarray):
+        return helper.make_attribute(key, numpy_helper.from_array(value))
+    if isinstance(value, bool):
+        return helper.make_attribute(key, int(value))
+    if isinstance(value, list | tuple) and not value:
+        return helper.make_attribute(key, list(value), attr_type=AttributeProto.INTS)
+    return helper.make_attribute(key, value if isinstance(value, str | int | float | GraphProto | TensorProto) else list(value))
+
+
+def _tensor(array: np.ndarray, dtype: str | None) -> TensorProto:
+    if dtype == "bfloat16":
+        bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+        rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        return TensorProto(data_type=TensorProto.BFLOAT16, dims=array.shape, raw_data=rounded.tobytes())
+    if dtype:
+        array = array.astype(dtype)
+    return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape))
