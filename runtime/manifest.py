@@ -1,0 +1,231 @@
+"""The manifest of an artifact folder: what the model is, which files it needs, and what its inputs must satisfy."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .dimension import Dimension, parse
+from .errors import ArtifactError, check
+from .fields import Fields
+
+VERSION = 1
+NAME = "manifest.json"
+FORMS = ("full",)
+DTYPES = ("int64", "int32", "bool", "float32", "float16", "bfloat16")
+FLOATS = ("float32", "float16", "bfloat16")
+Shape = tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """The ONNX graph, beside the manifest."""
+
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of weights, beside the manifest; `bytes` is its length."""
+
+    file: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Output:
+    """A result: entries of `shape` are lengths or polynomials over dimension names."""
+
+    name: str
+    dtype: str
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Input:
+    """An argument: `bounds` are largest sizes, ids lie in [0, ids_below), lengths in [0, size of `length_of`]."""
+
+    name: str
+    dtype: str
+    shape: Shape
+    bounds: Mapping[str, int] = field(default_factory=dict)
+    ids_below: int | None = None
+    length_of: str | None = None
+    optional: bool = False
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        return tuple(parse(entry) for entry in self.shape)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """`structure` and `identity` are the graph's hashes; `sites` the fusion report; `certificate` None when skipped."""
+
+    name: str
+    form: str
+    target: str
+    dtype: str
+    producer: str
+    model: ModelFile
+    data: tuple[DataFile, ...]
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+    structure: str
+    identity: str
+    parameters: int
+    sites: tuple[Mapping[str, Any], ...] = ()
+    certificate: Mapping[str, Any] | None = None
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        return tuple(x.name for x in self.inputs)
+
+    @property
+    def free_names(self) -> tuple[str, ...]:
+        """The dimension names of the inputs, in order of first use."""
+        return tuple(dict.fromkeys(d.name for x in self.inputs for d in x.dimensions if d.name))
+
+
+def read(folder: str | os.PathLike[str]) -> Manifest:
+    """Read the manifest of an artifact folder (or the manifest file itself).
+
+    Raises `ArtifactErrors` (code `bad-artifact`) with every problem found in it.
+    """
+    path = _path(folder)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path, error) from None
+    return decode(text, str(path))
+
+
+def decode(text: str, origin: str = NAME) -> Manifest:
+    """Check the JSON text of a manifest and build it; `origin` names the file in errors. Raises as `read` does."""
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError("bad-artifact", f"`{origin}` is not a manifest: {error}",
+                            helps="export the model again") from None
+    version = value.get("nnspec") if isinstance(value, dict) else None
+    if version != VERSION or isinstance(version, bool):
+        raise ArtifactError("bad-artifact", f"`{origin}` is not a manifest of version {VERSION}",
+                            notes=f'expected a JSON object with `"nnspec": {VERSION}`, found {_short(version)}',
+                            helps="export the model with this version of nnspec")
+    top = Fields(value, "", [])
+    manifest = _manifest(top)
+    if not top.problems:
+        _consistent(manifest, top.problems)
+    check([ArtifactError("bad-artifact", f"`{origin}`: {p}") for p in top.problems])
+    return manifest
+
+
+def encode(manifest: Manifest) -> str:
+    """The JSON text of a manifest, the same bytes for equal manifests. Raises `ArtifactErrors` when it is not valid."""
+    fields = {"nnspec": VERSION, **{k: _plain(getattr(manifest, k)) for k in manifest.__dataclass_fields__}}
+    try:
+        text = json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise ArtifactError("bad-artifact", f"the manifest of `{manifest.name}` cannot be written: {error}") from None
+    decode(text)
+    return text
+
+
+def write(path: str | os.PathLike[str], manifest: Manifest) -> Path:
+    """Write a manifest into a folder, or to a file, in one step, so that a reader never sees half of it."""
+    target, text = _path(path), encode(manifest)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with open(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return target
+
+
+def _manifest(top: Fields) -> Manifest:
+    top.take("nnspec", int)
+    model = top.child("model")
+    made = Manifest(
+        name=top.text("name"), form=top.one_of("form", FORMS), target=top.text("target"), dtype=top.one_of("dtype", FLOATS),
+        producer=top.text("producer"), model=ModelFile(model.file("file"), model.sha256("sha256")),
+        data=tuple(DataFile(d.file("file"), d.count("bytes"), d.sha256("sha256")) for d in top.children("data")),
+        inputs=tuple(_input(x) for x in top.children("inputs")),
+        outputs=tuple(Output(x.text("name"), x.one_of("dtype", DTYPES), x.shape("shape")) for x in top.children("outputs")),
+        structure=top.text("structure"), identity=top.text("identity"), parameters=top.count("parameters"),
+        sites=tuple(top.objects("sites")), certificate=top.take("certificate", dict, None, optional=True),
+    )
+    top.finish()
+    return made
+
+
+def _input(x: Fields) -> Input:
+    return Input(
+        name=x.text("name"), dtype=x.one_of("dtype", DTYPES), shape=x.shape("shape", solvable=True), bounds=x.bounds("bounds"),
+        ids_below=x.positive("ids_below"), length_of=x.take("length_of", str, None, optional=True),
+        optional=x.take("optional", bool, False, optional=True),
+    )
+
+
+def _consistent(m: Manifest, problems: list[str]) -> None:
+    for what, names in (("inputs", m.input_names), ("outputs", tuple(x.name for x in m.outputs)),
+                        ("data", tuple(d.file for d in m.data))):
+        problems += [f"`{what}` names `{n}` twice" for n in dict.fromkeys(names) if names.count(n) > 1]
+    for x in m.inputs:
+        for name in (*x.bounds, *([x.length_of] if x.length_of else [])):
+            if name not in m.free_names:
+                problems.append(f"input `{x.name}` speaks of dimension `{name}`, which no input has")
+        if (x.ids_below is not None or x.length_of is not None) and not x.dtype.startswith("int"):
+            problems.append(f"input `{x.name}` is {x.dtype}, but only integers are ids or lengths")
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "__dataclass_fields__"):
+        return {k: _plain(getattr(value, k)) for k in value.__dataclass_fields__}
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
+
+
+def _path(path: str | os.PathLike[str]) -> Path:
+    path = Path(path)
+    return path if path.suffix == ".json" and not path.is_dir() else path / NAME
+
+
+def _unreadable(path: Path, error: Exception) -> ArtifactError:
+    folder = path.parent
+    if path.exists():
+        return ArtifactError("bad-artifact", f"`{path}` cannot be read: {error}")
+    if not folder.exists():
+        return ArtifactError("bad-artifact", f"no folder `{folder}`", helps="name the folder that `nnspec export -o` wrote")
+    if not folder.is_dir():
+        return ArtifactError("bad-artifact", f"`{folder}` is a file, not an artifact folder",
+                             notes=f"an artifact is the folder that holds `{NAME}`")
+    return ArtifactError("bad-artifact", f"`{folder}` holds no `{NAME}`", notes="an artifact is opened through its manifest",
+                         helps="the manifest is written last: if an export was cut off, run it again")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [k for k, _ in pairs]
+    if len(set(names)) < len(names):
+        raise ValueError(f"duplicate key `{next(n for n in names if names.count(n) > 1)}`")
+    return dict(pairs)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
