@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from . import activations, attention, contraction, elementwise, indexing, layout, linear, masks, norms, reductions, values
 from .base import Op
-from .linear import Embedding, Linear
 
 FAMILIES: tuple[tuple[type[Op], ...], ...] = (
-    (Embedding, Linear),
+    values.OPS, linear.OPS, contraction.OPS, elementwise.OPS, activations.OPS, masks.OPS, reductions.OPS, norms.OPS, attention.OPS,
+    layout.OPS, indexing.OPS,
 )
 
 OPS: dict[str, type[Op]] = {op.name: op for family in FAMILIES for op in family}

@@ -1,0 +1,61 @@
+"""`Spec -> typed Graph`: expand blocks, bind names, solve settings from shapes, and type every node as it is made."""
+
+from __future__ import annotations
+
+from ...ir.builder import RegionBuilder
+from ...ir.dimension import Dim
+from ...ir.evaluate import evaluate
+from ...ir.graph import Bound, Graph, Origin, TensorType
+from ...lang.diagnostic import Sink, fault
+from ...lang.source import Span
+from ...lang.spec import Spec, TypeText
+from .expand import Expander
+from .scope import Scope
+
+
+def elaborate(spec: Spec, sink: Sink) -> Graph | None:
+    """The whole model as one graph; errors and warnings go to `sink`, and None comes back when there are errors."""
+    main = spec.main
+    builder = RegionBuilder(main.name.text, Origin(main.span))
+    builder.about = spec.about
+    scope = Scope(main, builder)
+    bounds: list[Bound] = []
+    for name, declared in main.inputs.items():
+        for dim in declared.type.dims:
+            for symbol in sorted(dim.expression.names()) if dim.expression else ():
+                if symbol[0].isupper():
+                    scope.dims[symbol] = Dim.symbol(symbol)
+        with sink.catch():
+            scope.failed.add(name)
+            scope.values[name] = builder.argument(name, _input_type(declared.type, scope, bounds))
+            scope.failed.discard(name)
+    sizes = {}
+    for name in main.unit.sizes:
+        with sink.catch():
+            sizes[name] = scope.size(name, main.unit.size_keys[name].span)
+    region = Expander(sink).graph(main, scope)
+    if sink.errors or region is None:
+        return None
+    return Graph(spec.name, region, spec.about, tuple(bounds), sizes)
+
+
+def _input_type(declared: TypeText, scope: Scope, bounds: list[Bound]) -> TensorType:
+    shape = []
+    for dim in declared.dims:
+        if dim.star or dim.expression is None:
+            raise fault("bad-type", "an input of the model has a fixed rank; `*` is for blocks", dim.span)
+        size = evaluate(dim.expression, scope.lookup())
+        size = size if isinstance(size, Dim) else Dim.const(_whole(size, dim.span))
+        shape.append(size)
+        if dim.limit is not None:
+            limit = evaluate(dim.limit, scope.lookup())
+            if len(size.symbols()) != 1 or size != Dim.symbol(next(iter(size.symbols()))):
+                raise fault("bad-type", "a bound is set on a free dimension alone, such as `S <= 1024`", dim.span)
+            bounds.append(Bound(str(size), _whole(limit, dim.span), dim.span))
+    return TensorType(declared.dtype, tuple(shape), declared.optional)
+
+
+def _whole(value: object, span: Span) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise fault("bad-type", f"a size is a whole number from 0, not `{value}`", span)
+    return value

@@ -1,0 +1,131 @@
+"""Values of attributes and settings: an expression evaluated in a scope and checked against what the field wants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...ir.dimension import Dim
+from ...ir.evaluate import Inexact
+from ...lang.diagnostic import Fault, Label, fault, suggest
+from ...lang.scalar import as_bool, as_float
+from ...lang.spec import FieldValue, Items, NodeSpec
+from ...lang.tree import Mapping, Scalar
+from .scope import Scope
+
+UNSET: Any = object()
+INITS = ("zeros", "ones", "normal", "uniform", "constant", "xavier_uniform", "xavier_normal", "fan_in_uniform", "orthogonal", "truncated_normal")
+
+
+def attribute(kind: str, value: FieldValue, scope: Scope, index: int | None, what: str) -> Any:
+    """The value of one field of kind `kind` (see ops.base.attribute); UNSET when it is an optional setting not given."""
+    if isinstance(value, Scalar) and scope.settings.get(value.text, 0) is None:
+        return UNSET
+    if kind in ("dims", "ints", "list"):
+        return _list(kind, value, scope, index, what)
+    if kind == "init":
+        return init(value, scope, index)
+    if not isinstance(value, Scalar):
+        if kind == "any" and isinstance(value, Items):
+            return tuple(attribute("any", item, scope, index, what) for item in value.items)
+        word = {Items: "a list", NodeSpec: "a node"}.get(type(value), "a mapping")
+        raise fault("bad-attribute", f"{what} takes one value, not {word}", value.span)
+    if kind == "text":
+        return scope.settings[value.text] if isinstance(scope.settings.get(value.text), str) else value.text
+    if "|" in kind or kind.startswith("="):
+        return _choice(kind.lstrip("=").split("|"), value, scope, what)
+    if kind == "bool":
+        return _bool(value, scope, index, what)
+    return convert(kind, scope.number(value, index), value, what, scope)
+
+
+def convert(kind: str, found: Any, at: Scalar, what: str, scope: Scope | None = None) -> Any:
+    """A number of the wanted kind, or a Fault that says what it is instead."""
+    if isinstance(found, Dim) and found.value is not None:
+        found = found.value
+    if isinstance(found, Inexact) and kind in ("int", "dim", "number_int"):
+        raise indivisible(found, at, what, scope)
+    if isinstance(found, bool) or isinstance(found, str | list | tuple):
+        raise fault("bad-attribute", f"{what} is a number, not {_word(found)}", at.span)
+    if kind == "int":
+        if isinstance(found, Dim):
+            raise fault("unbound-dimension", f"{what} must be a known number, and `{found}` is free until the model runs", at.span)
+        if isinstance(found, float) and not found.is_integer():
+            raise fault("bad-attribute", f"{what} is a whole number, not {found}", at.span)
+        return int(found)
+    if kind == "dim":
+        return found if isinstance(found, Dim) else Dim.const(convert("int", found, at, what))
+    if kind == "float":
+        if isinstance(found, Dim):
+            raise fault("unbound-dimension", f"{what} must be a known number, and `{found}` is free until the model runs", at.span)
+        return float(found)
+    return float(found) if isinstance(found, Inexact) else found
+
+
+def indivisible(found: Inexact, at: Scalar, what: str, scope: Scope | None) -> Fault:
+    """A division that an int field needs to be exact: both fields, both values, and what would fit."""
+    names = [n for n in (found.numerator_text, found.denominator_text) if scope and n in scope.setting_spans]
+    value = {found.numerator_text: found.numerator, found.denominator_text: found.denominator}
+    labels = [Label(scope.setting_spans[n], f"`{n}` = {value[n]}") for n in names] if scope else []
+    target = what.strip("`")
+    explicit = f"or give `{target}:` itself" if scope and target in scope.block.settings else None
+    fits = " or ".join(str(n) for n in found.nearest())
+    text = f"`{found.denominator_text}` = {found.denominator} does not divide `{found.numerator_text}` = {found.numerator}"
+    hint = f"the nearest `{found.denominator_text}` that divides it: {fits}" if fits else None
+    primary = labels[-1:] or [Label(at.span)]
+    others = [*labels[:-1], Label(at.span, f"{what} is this quotient")] if labels else []
+    return fault("indivisible", text, *primary, *others, help=[h for h in (hint, explicit) if h])
+
+
+def _list(kind: str, value: FieldValue, scope: Scope, index: int | None, what: str) -> Any:
+    items: list[Any]
+    if isinstance(value, Items):
+        inner = {"dims": "dim", "ints": "int", "list": "number"}[kind]
+        return tuple(attribute(inner, item, scope, index, f"an item of {what}") for item in value.items)
+    if not isinstance(value, Scalar):
+        raise fault("bad-attribute", f"{what} is a list", value.span)
+    found = scope.number(value, index)
+    items = list(found) if isinstance(found, list | tuple) else [found]
+    if kind == "dims" and not isinstance(found, list | tuple):
+        raise fault("bad-attribute", f"{what} is a list of sizes", value.span, help='write it as "[B, 1, width]"')
+    if kind == "ints":
+        return tuple(convert("int", x, value, what, scope) for x in items)
+    return tuple(convert("dim" if kind == "dims" else "number", x, value, f"an item of {what}", scope) for x in items)
+
+
+def _bool(value: Scalar, scope: Scope, index: int | None, what: str) -> bool:
+    if value.text in ("true", "false"):
+        return as_bool(value)
+    known = value.text in scope.settings or any(c in value.text for c in "=<>(") or " " in value.text
+    found = scope.number(value, index) if known else as_bool(value)
+    if not isinstance(found, bool):
+        raise fault("bad-attribute", f"{what} is true or false, not {_word(found)}", value.span)
+    return found
+
+
+def _choice(choices: list[str], value: Scalar, scope: Scope, what: str) -> str:
+    given = scope.settings.get(value.text)
+    text = given if isinstance(given, str) else value.text
+    if text not in choices:
+        raise fault("bad-attribute", f"{what} cannot be `{text}`", value.span, help=suggest(text, choices, "values"))
+    return text
+
+
+def init(value: FieldValue, scope: Scope, index: int | None = None) -> Any:
+    """`zeros`, `ones`, or one rule with its number: `{normal: 0.02}`."""
+    if isinstance(value, Scalar) and value.text in ("zeros", "ones"):
+        return value.text
+    if isinstance(value, Mapping) and len(value) == 1 and value.entries[0].key.text in INITS:
+        entry = value.entries[0]
+        if not isinstance(entry.value, Scalar):
+            raise fault("bad-attribute", f"`{entry.key.text}` takes one number", entry.value.span)
+        found = scope.number(entry.value, index)
+        number = as_float(entry.value) if not isinstance(found, int | float) else float(found)
+        return {entry.key.text: number}
+    raise fault("bad-attribute", "this is not an initialisation", value.span,
+                help="write `zeros`, `ones`, or one of " + ", ".join(f"{{{n}: x}}" for n in INITS[2:]))
+
+
+def _word(x: Any) -> str:
+    if isinstance(x, bool):
+        return "true" if x else "false"
+    return f"`{x}`" if isinstance(x, str) else "a list" if isinstance(x, list | tuple) else f"`{x}`"

@@ -1,0 +1,217 @@
+"""Blocks become regions and written nodes become graph nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...ir.builder import RegionBuilder
+from ...ir.graph import Call, Input, Node, Origin, Region, TensorType, Value
+from ...lang.diagnostic import Fault, Label, Sink, diagnostic, fault, with_label
+from ...lang.source import Span
+from ...lang.spec import BlockSpec, NodeSpec, SlotSpec
+from . import control
+from .apply import apply_op
+from .attributes import UNSET, attribute, convert
+from .gather import Gathered, gather
+from .interface import order, unused
+from .scope import Poisoned, Result, Scope
+from .unify import Unifier
+
+MAX_DEPTH = 64
+
+
+class Expander:
+    """Expands one spec. Errors are recorded and the rest goes on; what depends on a failed name stays silent."""
+
+    def __init__(self, sink: Sink):
+        self.sink = sink
+        self.checked: set[int] = set()
+
+    # blocks
+
+    def graph(self, block: BlockSpec, scope: Scope) -> Region | None:
+        """Expand the nodes of a block whose arguments and settings are bound; None when an output failed."""
+        self.warn_unused(block)
+        nodes, looped = order(block, self.sink if id(block) not in self.checked else Sink())
+        self.checked.add(id(block))
+        scope.failed |= looped
+        for spec in nodes:
+            scope.failed.add(spec.name)
+            try:
+                scope.values[spec.name] = self.node(spec, scope)
+                scope.failed.discard(spec.name)
+            except Poisoned:
+                continue
+            except Fault as found:
+                self.sink.add(self.expanded(found, scope).diagnostic)
+        outputs: list[tuple[str, Value]] = []
+        for name, ref in block.outputs:
+            try:
+                value = scope.reference(ref)
+            except Poisoned:
+                continue
+            except Fault as found:
+                self.sink.add(self.expanded(found, scope).diagnostic)
+                continue
+            if value is None:
+                self.sink.add(self.expanded(fault("absent-value", f"output `{name.text}` is an optional input that is absent", ref.span), scope).diagnostic)
+            else:
+                outputs.append((name.text, value))
+        return scope.builder.finish(outputs) if len(outputs) == len(block.outputs) else None
+
+    def expanded(self, found: Fault, scope: Scope) -> Fault:
+        """A fault inside a block, with the place that used the block."""
+        if not scope.chain or any(label.span == scope.chain[0] for label in found.diagnostic.labels):
+            return found
+        return Fault(with_label(found.diagnostic, Label(scope.chain[0], f"while expanding block `{scope.block.name.text}` here")))
+
+    def warn_unused(self, block: BlockSpec) -> None:
+        if id(block) in self.checked:
+            return
+        for item in unused(block, self.sink):
+            node = isinstance(item, NodeSpec)
+            name = item.name if isinstance(item, NodeSpec) else item.text
+            self.sink.add(diagnostic("unused", f"{'node' if node else 'input'} `{name}` does not reach any output", item.span,
+                                     severity="warning", help=f"remove `{name}`, or name it in `outputs:`"))
+
+    def body(self, found: Gathered, builder: RegionBuilder, ports: dict[str, Value | None], at: Span, chain: tuple[Span, ...]) -> Result:
+        """Expand the gathered block into `builder`, whose values `ports` name; returns its outputs."""
+        assert found.target is not None
+        block: BlockSpec = found.target.what
+        scope = Scope(block, builder, (at, *chain))
+        if len(scope.chain) > MAX_DEPTH:
+            raise fault("cycle", f"block `{block.name.text}` expands without end", block.span, Label(at, "used here"))
+        self.settings(found, scope, at)
+        unify = Unifier(scope, f"block `{block.name.text}`")
+        for name, given in block.inputs.items():
+            value = ports.get(name)
+            if value is None and not given.type.optional:
+                raise missing_port(name, f"block `{block.name.text}`", found, Label(given.name.span, "declared here"))
+            scope.values[name] = value
+            if value is not None:
+                unify.take(name, given.type, builder.type(value), found.spans.get(name, (at,))[0])
+        self.defaults(scope, unify, at)
+        for name, slot in block.slots.items():
+            scope.slots[name] = found.fills.get(name)
+            if name not in found.fills and not slot.optional:
+                raise fault("missing-slot", f"slot `{name}` of block `{block.name.text}` is not filled", at,
+                            Label(slot.name.span, "declared here"), help=f"fill it: `{name}: {{block: NAME, ...}}` or `{{op: NAME, ...}}`")
+        builder.about = builder.about or block.about
+        region = self.graph(block, scope)
+        if region is None:
+            raise Poisoned
+        return Result(dict(region.outputs))
+
+    def settings(self, found: Gathered, scope: Scope, at: Span) -> None:
+        for key, written in found.attributes.items():
+            assert found.target is not None
+            value = attribute(found.target.attributes[key], written.value, written.scope, written.index, f"`{key}`")
+            if value is not UNSET:
+                scope.settings[key] = value
+                scope.setting_spans[key] = written.value.span
+            elif scope.block.settings[key].optional:
+                scope.settings[key] = None
+
+    def defaults(self, scope: Scope, unify: Unifier, at: Span) -> None:
+        """Settings not given: solved from shapes by now, else their default, else an error."""
+        unify.settle()
+        waiting = [s for s in scope.block.settings.values() if s.name.text not in scope.settings]
+        while waiting:
+            ready = [s for s in waiting if not s.expression or not (s.expression.names() & {w.name.text for w in waiting})] or waiting
+            for setting in ready:
+                name = setting.name.text
+                if name in scope.settings:
+                    continue
+                if setting.default is not None:
+                    kind = "=" + "|".join(setting.choices) if setting.kind == "choice" else setting.kind
+                    scope.settings[name] = (attribute(kind, setting.default, scope, None, f"`{name}`") if kind.startswith(("=", "text", "bool", "list"))
+                                            else convert(kind, scope.number(setting.default), setting.default, f"`{name}`", scope))
+                elif setting.optional:
+                    scope.settings[name] = None
+                else:
+                    raise fault("unresolved-setting", f"`{name}` of block `{scope.block.name.text}` is not given, and no input's shape decides it",
+                                at, Label(setting.name.span, "declared here"), help=f"give `{name}:`")
+                unify.settle()
+            waiting = [s for s in waiting if s.name.text not in scope.settings]
+        unify.finish()
+
+    # nodes
+
+    def node(self, spec: NodeSpec, scope: Scope, name: str | None = None, index: int | None = None) -> Result:
+        """Make the graph nodes of one written node in its scope's builder."""
+        name = spec.name if name is None else name
+        if spec.control:
+            return control.expand(self, spec, scope, name, index)
+        found = gather(spec, scope, index, scope.builder, self.inline)
+        result = self.copy(found, scope.builder, name, scope.origin(spec.span))
+        self.check_slots(found, scope.builder, result)
+        return result
+
+    def inline(self, spec: NodeSpec, scope: Scope, index: int | None) -> Value:
+        """A node written in a port: made once in the scope it is written in."""
+        if id(spec) not in scope.inline:
+            scope.inline[id(spec)] = self.node(spec, scope, spec.name, index)
+        result = scope.inline[id(spec)]
+        return result.outputs[result.default]
+
+    def copy(self, found: Gathered, builder: RegionBuilder, name: str, origin: Origin) -> Result:
+        """One plain copy of a gathered target in `builder`."""
+        if found.target is None:
+            return self.passed(found)
+        if found.target.kind == "op":
+            return apply_op(found, builder, name, origin)
+        child = RegionBuilder(found.target.name, origin, builder)
+        ports: dict[str, Value | None] = {}
+        inputs: dict[str, Input] = {}
+        for port, value in found.ports.items():
+            if isinstance(value, Value):
+                ports[port] = child.argument(port, builder.type(value))
+                inputs[port] = value
+        result = self.body(found, child, ports, found.span, origin.chain)
+        inputs |= child.captures()
+        return self.called(builder.add(name, Call(child.finish(list(result.outputs.items()))), inputs, list(result.outputs),
+                                       [child.type(v) for v in result.outputs.values()], origin))
+
+    def called(self, node: Node) -> Result:
+        return Result({o: Value(node.id, k) for k, o in enumerate(node.outputs)})
+
+    def passed(self, found: Gathered) -> Result:
+        """An optional slot that is not filled gives its first port back."""
+        slot = found.layers[-1].interface.what
+        first = next((p for p in found.names if found.ports.get(p) is not None), None)
+        given = found.ports.get(first) if first else None
+        if not isinstance(given, Value):
+            raise fault("missing-port", f"slot `{slot.name.text}` is not filled, and its node gives no value to pass on", found.span, slot.span)
+        return Result({"out": given})
+
+    def check_slots(self, found: Gathered, builder: RegionBuilder, result: Result) -> None:
+        """Each slot's signature against what its fill received and gave."""
+        types = found.types(builder)
+        for layer in found.layers:
+            if layer.slot is None or found.target is None:
+                continue
+            unify = Unifier(layer.scope, f"slot `{layer.slot.name.text}`", local={})
+            try:
+                self._check_slot(unify, layer.slot, types, builder.type(result.outputs[result.default]), found)
+            except Fault as wrong:
+                d = wrong.diagnostic
+                raise fault("bad-slot-fill", d.headline, *d.labels, Label(found.layers[-1].spec.target.span, "the fill"),
+                            note=f"the slot is `{layer.slot.span.text}`", help=d.helps) from None
+
+    def _check_slot(self, unify: Unifier, slot: SlotSpec, types: dict[str, Any], out: TensorType, found: Gathered) -> None:
+        before = (dict(unify.scope.dims), dict(unify.scope.stars))
+        for name, declared in slot.inputs:
+            have = types.get(name)
+            if isinstance(have, TensorType):
+                unify.take(name, declared, have, found.spans.get(name, (found.span,))[0])
+        if slot.output is not None:
+            unify.take("the result", slot.output, out, found.layers[-1].spec.target.span)
+        unify.scope.dims, unify.scope.stars = before
+
+
+def missing_port(name: str, what: str, found: Gathered, *labels: Label) -> Fault:
+    filled = len(found.layers) > 1
+    return fault("missing-port", f"{what} needs `{name}`", found.layers[-1].spec.span if filled else found.span, *labels,
+                 help=f"wire it: `{name}: NODE`" + (" in the fill, from a value of the file the fill is written in" if filled else ""))
+
+

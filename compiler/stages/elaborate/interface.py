@@ -1,0 +1,155 @@
+"""What the keys of a node mean: its target's ports, attributes or settings, and slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import networkx as nx
+
+from ...lang.diagnostic import Label, Sink, diagnostic, fault, suggest
+from ...lang.spec import BlockSpec, Field, FieldValue, Items, NodeSpec, SlotSpec
+from ...lang.tree import Mapping as TreeMapping, Scalar
+from ...ops.base import Op
+from ...ops.registry import OPS
+
+
+@dataclass(frozen=True)
+class Interface:
+    """`what` is an op class, a block or a slot; the mappings say what each key is."""
+
+    kind: str
+    name: str
+    what: Any
+    ports: Mapping[str, bool]                               # name -> may be absent
+    attributes: Mapping[str, str] = field(default_factory=dict)   # attribute or setting -> kind
+    slots: Mapping[str, SlotSpec] = field(default_factory=dict)
+    either: frozenset[str] = frozenset()                    # ports that also take a literal
+    open: bool = False
+
+    def role(self, key: str, value: FieldValue) -> str | None:
+        """port, attribute, slot, size (an open attribute), or None for a key it does not have."""
+        if key in self.either and is_literal(value):
+            return "attribute"
+        if key in self.ports:
+            return "port"
+        if key in self.attributes or (self.kind == "op" and key in ("init", "trainable")):
+            return "attribute"
+        if key in self.slots:
+            return "slot"
+        return "size" if self.open else None
+
+    @property
+    def keys(self) -> list[str]:
+        return [*self.ports, *self.attributes, *self.slots]
+
+
+def is_literal(value: FieldValue) -> bool:
+    """Whether a field that takes a reference or a literal holds the literal."""
+    return isinstance(value, TreeMapping) or (isinstance(value, Scalar) and value.text in ("true", "false", "zeros", "ones"))
+
+
+def op_interface(cls: type[Op]) -> Interface:
+    attributes = {f.metadata["key"] or name: f.metadata["kind"] for name, f in cls.attributes().items() if f.metadata}
+    return Interface("op", cls.name, cls, cls.ports(), attributes, {}, cls.attribute_ports, cls.open_attributes)
+
+
+def block_interface(block: BlockSpec) -> Interface:
+    kinds = {n: "=" + "|".join(s.choices) if s.kind == "choice" else s.kind for n, s in block.settings.items()}
+    return Interface("block", block.name.text, block, {n: i.type.optional for n, i in block.inputs.items()}, kinds, block.slots)
+
+
+def slot_interface(slot: SlotSpec) -> Interface:
+    return Interface("slot", slot.name.text, slot, {n: t.optional for n, t in slot.inputs})
+
+
+def interface(spec: NodeSpec, block: BlockSpec) -> Interface:
+    """The interface of a node's target, looked up from the block that the node is written in."""
+    name, blocks = spec.target.text, block.unit.blocks
+    if spec.kind in ("slot", "name") and name in block.slots:
+        return slot_interface(block.slots[name])
+    if spec.kind in ("block", "name") and name in blocks:
+        return block_interface(blocks[name])
+    if spec.kind in ("op", "name") and name in OPS:
+        return op_interface(OPS[name])
+    known = {"op": list(OPS), "block": list(blocks), "slot": list(block.slots), "name": [*blocks, *OPS]}[spec.kind]
+    word = {"name": "block or op"}.get(spec.kind, spec.kind)
+    elsewhere = next((k for k, names in (("op", OPS), ("block", blocks), ("slot", block.slots)) if k != spec.kind and name in names), None)
+    help = [f"`{name}` is {'an' if elsewhere == 'op' else 'a'} {elsewhere}: write `{elsewhere}: {name}`"] if elsewhere else suggest(name, known, f"{word}s")
+    raise fault("unknown-name", f"there is no {word} `{name}`", spec.target.span, help=help,
+                note="blocks come from this file and from the files that `use:` names" if spec.kind == "block" else ())
+
+
+def references(spec: NodeSpec, block: BlockSpec, sink: Sink | None = None) -> Iterator[Scalar]:
+    """Every scalar in a node, its inline nodes and its fills that names a value of the block it is written in."""
+    def scalars(value: FieldValue) -> Iterator[Scalar]:
+        if isinstance(value, Scalar):
+            yield value
+        elif isinstance(value, Items):
+            for item in value.items:
+                yield from scalars(item)
+        elif isinstance(value, NodeSpec):
+            yield from references(value, block, sink)
+
+    quiet = sink or Sink()
+    with quiet.catch():
+        target = interface(spec, block)
+        for f in spec.fields.values():
+            yield from _field_references(f, target, spec, scalars, block, sink)
+    for _, variant in spec.pattern:
+        yield from references(variant, block, sink)
+    for each in spec.each:
+        yield from scalars(each.value)
+    for _, start in spec.carry:
+        yield from scalars(start)
+    yield from (spec.route or {}).values()
+
+
+def _field_references(f: Field, target: Interface, spec: NodeSpec, scalars: Any, block: BlockSpec, sink: Sink | None) -> Iterator[Scalar]:
+    role = target.role(f.key.text, f.value)
+    if role == "port" or (spec.control == "scan" and f.key.text == "length"):
+        yield from scalars(f.value)
+    elif role == "slot" and isinstance(f.value, NodeSpec):
+        yield from references(f.value, block, sink)
+
+
+def order(block: BlockSpec, sink: Sink) -> tuple[list[NodeSpec], set[str]]:
+    """The nodes so that each follows what it reads, and the names that lie on a loop (each loop is reported)."""
+    graph = nx.DiGraph()
+    position = {name: i for i, name in enumerate(block.nodes)}
+    graph.add_nodes_from(position)
+    for name, spec in block.nodes.items():
+        for scalar in references(spec, block, sink):
+            head = scalar.text.partition(".")[0]
+            if head in position and not graph.has_edge(head, name):
+                graph.add_edge(head, name, at=scalar)
+    looped: set[str] = set()
+    for part in list(nx.strongly_connected_components(graph)):
+        if len(part) > 1 or graph.has_edge(*(2 * tuple(part))):
+            _report_loop(graph.subgraph(part), position, sink)
+            looped |= part
+    graph.remove_nodes_from(looped)
+    return [block.nodes[n] for n in nx.lexicographical_topological_sort(graph, key=position.__getitem__)], looped
+
+
+def _report_loop(part: Any, position: dict[str, int], sink: Sink) -> None:
+    start = min(part, key=position.__getitem__)
+    edges = nx.find_cycle(part, start)
+    names = [a for a, _ in edges]
+    labels = [Label(part.edges[a, b]["at"].span, f"`{b}` reads `{a}`") for a, b in edges]
+    sink.add(diagnostic("cycle", f"nodes read each other in a loop: {' -> '.join([*names, names[0]])}", *labels,
+                        help="a value from an earlier step comes in as a `carry` of a `scan`"))
+
+
+def unused(block: BlockSpec, sink: Sink) -> list[Scalar | NodeSpec]:
+    """Nodes and inputs that no output of the block depends on."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from([*block.inputs, *block.nodes])
+    for name, spec in block.nodes.items():
+        graph.add_edges_from((s.text.partition(".")[0], name) for s in references(spec, block))
+    heads = {ref.text.partition(".")[0] for _, ref in block.outputs}
+    needed = set().union(*(nx.ancestors(graph, h) | {h} for h in heads if h in graph)) if heads else set()
+    return [block.nodes[n] for n in block.nodes if n not in needed] + [block.inputs[n].name for n in block.inputs if n not in needed]
+
+
