@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -46,16 +47,20 @@ def infer(op, arrays, dims=None):
     return given, types, op.infer(types)
 
 
-def run_torch(op, arrays, dims=None, used=None, module=False, dtype="float32"):
+def run_torch(op, arrays, dims=None, *, used=None, module=False, dtype="float32"):
     """Print the op's PyTorch source, execute it on tensors, return numpy outputs by name; `module` runs its nn.Module."""
-    run, tensors = torch_function(op, arrays, dims, used, module, dtype)
+    run, tensors = torch_function(op, arrays, dims, used=used, module=module, dtype=dtype)
     values = zip(op.outputs(), run(*tensors.values()), strict=True)
     return {name: v.detach().numpy() for name, v in values if used is None or name in used}
 
 
-def torch_function(op, arrays, dims=None, used=None, module=False, dtype="float32"):
-    """The op's printed PyTorch as a function that returns all outputs, and the tensors to call it with, by name."""
+def torch_function(op, arrays, dims=None, *, used=None, module=False, dtype="float32", optional=()):
+    """The op's printed PyTorch as a function that returns all outputs, and the tensors to call it with, by name.
+
+    It may be called with None for `optional` ports.
+    """
     given, types, outputs = infer(op, arrays, dims)
+    types |= {port: replace(types[port], optional=True) for port in optional}
     scope, helpers = Scope(indent=1), {}
     names, env = {}, {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "math": math}
     owned = op.parameters() if module else {}
@@ -99,16 +104,16 @@ def tensor_of(array, dtype):
     return made.to(getattr(torch, dtype)) if made.is_floating_point() else made
 
 
-def run_onnx(op, arrays, dims=None, target="ort-cpu", dtype="float32", form=None, used=None):
+def run_onnx(op, arrays, dims=None, target="ort-cpu", *, dtype="float32", form=None, used=None, recipes=True):
     """Emit the op in its first legal form (or the named one) and run it with ONNX Runtime on the CPU."""
-    model, feeds, names = onnx_model(op, arrays, dims, target, dtype, form, used)
+    model, feeds, names = onnx_model(op, arrays, dims, target, dtype=dtype, form=form, used=used, recipes=recipes)
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return dict(zip(names, session.run(None, feeds), strict=True))
 
 
-def onnx_model(op, arrays, dims=None, target="ort-cpu", dtype="float32", form=None, used=None):
+def onnx_model(op, arrays, dims=None, target="ort-cpu", *, dtype="float32", form=None, used=None, recipes=True):
     """The op alone as an ONNX model, its feeds, and the names of the outputs in use; its parameters are inputs too, and recipes
-    made from them are initializers."""
+    made from them are initializers (`recipes=False`: as if they were computed in the graph)."""
     given, types, outputs = infer(op, arrays, dims)
     g = Builder(Store(target, dtype))
     g.path, g.inputs, g.outputs, g.used = "node", types, outputs, frozenset(op.outputs() if used is None else used)
@@ -124,7 +129,7 @@ def onnx_model(op, arrays, dims=None, target="ort-cpu", dtype="float32", form=No
         for axis, dim in enumerate(type.shape):
             if dim.value is None:
                 sizes.setdefault(dim, (port, axis))
-        return Val(port, parameter=f"node.{port}" if port in op.parameters() else None)
+        return Val(port, parameter=f"node.{port}" if recipes and port in op.parameters() else None)
 
     for port, array in given.items():
         if isinstance(array, list | tuple):
@@ -176,13 +181,13 @@ def polynomial(g, dim):
     return total
 
 
-def check_op(op, arrays, reference, dims=None, targets=("ort-cpu", "portable"), rtol=1e-5, atol=1e-6, used=None,
+def check_op(op, arrays, reference, dims=None, targets=("ort-cpu", "portable"), *, rtol=1e-5, atol=1e-6, used=None,
              module=False):
     """The op's PyTorch and ONNX results equal the reference: {output: array} (outputs it leaves out are not compared)."""
-    got = {"torch": run_torch(op, arrays, dims, used)}
+    got = {"torch": run_torch(op, arrays, dims, used=used)}
     got |= {target: run_onnx(op, arrays, dims, target, used=used) for target in targets}
     if module:
-        got["module"] = run_torch(op, arrays, dims, used, module=True)
+        got["module"] = run_torch(op, arrays, dims, used=used, module=True)
     _, _, types = infer(op, arrays, dims)
     for who, outputs in got.items():
         for name, want in reference.items():
