@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ...ir.dimension import Dim
 from ...ir.graph import TensorType
-from .source import Py, source, ternary
+from .source import COMPARE, Py, binary, source, ternary
 
 RESERVED = frozenset({"self", "torch", "nn", "math", "F", "range", "len", "zip", "float", "int", "bool", "tuple", "list", "min", "max"})
 
@@ -74,6 +74,10 @@ class Printer:
 
     def either(self, condition: object, then: object, otherwise: object) -> Py:
         return ternary(condition, then, otherwise)
+
+    def missing(self, x: object) -> Py:
+        """`x is None`: whether an optional value is absent."""
+        return binary(x, "is", None, COMPARE)
 
     def size(self, dim: Dim | int) -> Py | int:
         """An int of the emitted source: a literal, or read from the shape of a tensor in scope."""

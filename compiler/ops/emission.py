@@ -1,0 +1,58 @@
+"""What several families emit: numbers in the right precision, positions along an axis."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from ..ir.dimension import Dim
+
+Number = int | float | Dim
+
+LOWEST = {"float32": -3.4028234663852886e38, "float16": -65504.0, "bfloat16": -3.3895313892515355e38, "int64": -(2**63)}
+
+
+def plain(value: Number) -> Number:
+    """A number of Python, unless it is a free dimension."""
+    return value.value if isinstance(value, Dim) and value.value is not None else value
+
+
+def spelled(t: Any, value: Number) -> Any:
+    """Source of a number: a literal, or the size of a free dimension."""
+    value = plain(value)
+    return t.size(value) if isinstance(value, Dim) else value
+
+
+def number(g: Any, value: Number, dtype: str = "float") -> Any:
+    """Scalar constant of `dtype`, or a free dimension as one."""
+    value = plain(value)
+    if isinstance(value, Dim):
+        return g.cast(g.scalar(value), dtype, "int64")
+    return g.const(int(value), "int64") if dtype == "int64" else g.number(value, dtype)
+
+
+def exact(value: Number, dtype: str) -> bool:
+    """Whether a number survives rounding to a half-precision dtype; every one counts as exact in float32."""
+    value = plain(value)
+    if dtype == "float32" or isinstance(value, Dim):
+        return dtype == "float32"
+    try:
+        if dtype == "float16":
+            return bool(struct.unpack("<e", struct.pack("<e", value))[0] == value)
+        bits = struct.pack("<f", value)
+    except OverflowError:
+        return False
+    return bool(struct.unpack("<f", bits)[0] == value) and bits[:2] == b"\0\0"
+
+
+def with_number(g: Any, op_type: str, x: Any, value: Number, rounded: bool = False) -> Any:
+    """op(x, value) of a float x: in float32 where the model's dtype would round the number and it should not."""
+    if rounded or exact(value, g.dtype):
+        return g.op(op_type, x, number(g, value))
+    return g.from_f32(g.op(op_type, g.to_f32(x), number(g, value, "float32")))
+
+
+def positions(g: Any, size: Dim | int) -> Any:
+    """int64 [size]: 0, 1, ..., made once."""
+    zero, one = g.const(0, "int64"), g.const(1, "int64")
+    return g.once(("positions", size), lambda: g.op("Range", zero, g.scalar(size), one))
