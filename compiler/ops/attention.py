@@ -11,8 +11,7 @@ from ..ir.dimension import Dim
 from ..ir.graph import Shape, TensorType
 from ..ir.signature import spell
 from .base import ALL_TARGETS, Form, Op, OpFault, Site, Types, attribute, tensor
-
-LOWEST = {"float32": -3.4028234663852886e38, "float16": -65504.0, "bfloat16": -3.3895313892515355e38}
+from .emission import LOWEST, positions
 
 VISIBLE_KEYS = '''
 def visible_keys(query, key, causal=False, window=None, length=None, keep=None):
@@ -141,7 +140,7 @@ class Attention(Op):
         if masks or self.window is not None:
             t.helper(VISIBLE_KEYS)
             return t.helper(ATTEND)(query, key, value, **settings, **masks), None
-        plain = {"is_causal": True} if self.causal else {}
+        plain: dict[str, Any] = {"is_causal": True} if self.causal else {}
         plain |= {} if self.scale is None else {"scale": self.scale}
         plain |= {} if repeats.value == 1 else {"enable_gqa": True}
         return t.F.scaled_dot_product_attention(query, key, value, **plain), None
@@ -237,15 +236,9 @@ def _scale(op: Attention, g: Any, d: Dim) -> Any:
 
 # Masks in ONNX: booleans, made once for every distinct set of inputs and shared by the layers that ask for the same.
 
-def _positions(g: Any, size: Dim) -> Any:
-    """int64 [size]: 0, 1, ..."""
-    number = [g.const(np.array(n, np.int64)) for n in (0, 1)]
-    return g.once(("attention positions", size), lambda: g.op("Range", number[0], g.scalar(size), number[1]))
-
-
 def _column(g: Any, size: Dim) -> Any:
     """int64 [size 1]: the positions of queries."""
-    return g.once(("attention column", size), lambda: g.op("Unsqueeze", _positions(g, size), g.ints(1)))
+    return g.once(("attention column", size), lambda: g.op("Unsqueeze", positions(g, size), g.ints(1)))
 
 
 def _rows(op: Attention, g: Any, length: Any) -> Any:
@@ -266,10 +259,10 @@ def _band(op: Attention, g: Any) -> Any:
     T, S = (tensor(g.inputs, port).shape[2] for port in ("query", "key"))
 
     def make() -> Any:
-        seen = g.op("LessOrEqual", _positions(g, S), _column(g, T))
+        seen = g.op("LessOrEqual", positions(g, S), _column(g, T))
         if op.window is None:
             return seen
-        return g.op("And", seen, g.op("Greater", _positions(g, S), g.op("Sub", _column(g, T), g.ints(op.window))))
+        return g.op("And", seen, g.op("Greater", positions(g, S), g.op("Sub", _column(g, T), g.ints(op.window))))
 
     return g.once(("attention band", T, S, op.window), make)
 
@@ -279,7 +272,7 @@ def _pairs(op: Attention, g: Any, length: Any, keep: Any) -> Any:
     parts = [_band(op, g)] if op.causal else []
     if length is not None and not op.causal:
         S = tensor(g.inputs, "key").shape[2]
-        parts.append(g.once(("attention keys", length.name, S), lambda: g.op("Less", _positions(g, S), _each_row(g, length))))
+        parts.append(g.once(("attention keys", length.name, S), lambda: g.op("Less", positions(g, S), _each_row(g, length))))
     if keep is not None:
         axes = range(1, 5 - len(tensor(g.inputs, "keep").shape))
         parts.append(g.once(("attention keep", keep.name), lambda: g.op("Unsqueeze", keep, g.ints(*axes))) if axes else keep)

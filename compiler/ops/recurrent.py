@@ -230,10 +230,10 @@ class _Layers(Op):
     def _weights(self, g: Any, k: int, width: Dim, ports: Any) -> list[Any]:
         """Input weights, state weights and biases of layer k in ONNX's order of gates, directions stacked."""
         per_direction = [[ports[name] for name in self.names(k, j)] for j in range(self.directions)]
-        made = [_gates(g, [v[i] for v in per_direction], self.order, self.hidden, joined=1, columns=(c,))
+        made = [_gates(g, [v[i] for v in per_direction], self.order, self.hidden, joined=1, columns=c)
                 for i, c in ((0, width.value), (1, self.hidden))]
         biases = [b for v in per_direction for b in v[2:]]
-        return [*made, _gates(g, biases, self.order, self.hidden, joined=2, columns=()) if self.bias else None]
+        return [*made, _gates(g, biases, self.order, self.hidden, joined=2) if self.bias else None]
 
     def _of_layer(self, g: Any, start: Any, k: int) -> Any:
         if start is None or self.layers == 1:
@@ -251,9 +251,9 @@ class _Layers(Op):
         return g.op("Where", empty, start, final)
 
 
-def _gates(g: Any, values: list[Any], order: tuple[int, ...], hidden: int, *, joined: int, columns: tuple[int, ...]) -> Any:
+def _gates(g: Any, values: list[Any], order: tuple[int, ...], hidden: int, *, joined: int, columns: int | None = None) -> Any:
     """Recipe `gates`, or the same as nodes where a value is not an untouched parameter."""
-    shape = (len(values) // joined, joined * len(order) * hidden, *columns)
+    shape = (len(values) // joined, joined * len(order) * hidden, *([] if columns is None else [columns]))
     made = g.parameter("gates", values, shape, order=order, joined=joined)
     if made is not None:
         return made
