@@ -132,7 +132,8 @@ class Convolution(Windowed):
         self._check_groups(inputs)
         _, bound = self.bind(inputs)
         if bound["o"].exact_div(self.groups) is None:
-            raise OpFault("shape-mismatch", f"{bound['o']} output channels are not {self.groups} equal groups", attribute="groups")
+            raise OpFault("shape-mismatch", f"{bound['o']} output channels are not {self.groups} equal groups",
+                          attribute="groups")
         kernel, dilation, pads = self.window(inputs)
         spans = tuple(d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True))
         shape = self.slid(tensor(inputs, "in").shape, spans, self.each("stride", self.stride, 1), pads)
