@@ -145,19 +145,19 @@ class Not(Op):
 
 @dataclass(frozen=True)
 class CausalMask(Op):
-    """True where position s may see position t: t <= s. S is axis 1 of `like`."""
+    """True where the query (axis 1) may see the key (axis 2): key <= query. S is axis 1 of `like`."""
 
     name = "causal_mask"
-    signature = "like: [B S *rest] -> bool[S S]"
+    signature = "like: [B S *rest] -> bool[1 S S]"
 
     def torch(self, t: Any, **ports: Any) -> Any:
-        size, like = t.size(t.outputs[0].shape[0]), ports["like"]
-        return t.torch.ones(size, size, dtype=t.torch.bool, device=like.device).tril()
+        size, like = t.size(t.outputs[0].shape[1]), ports["like"]
+        return t.torch.ones(1, size, size, dtype=t.torch.bool, device=like.device).tril()
 
     def onnx(self, g: Any, **ports: Any) -> Any:
-        size = g.outputs[0].shape[0]
+        size = g.outputs[0].shape[1]
         steps = positions(g, size)
-        return g.once(("causal", size), lambda: g.op("LessOrEqual", steps, g.op("Unsqueeze", steps, g.ints(1))))
+        return g.once(("causal", size), lambda: g.op("LessOrEqual", steps, g.op("Unsqueeze", steps, g.ints(0, 2))))
 
 
 MASKED_SOFTMAX = '''

@@ -33,10 +33,11 @@ def check_value(value: Number | bool, dtype: str) -> None:
 
 @dataclass(frozen=True)
 class NamedParameter(Op):
-    """A parameter on its own. A wired `from` gives its initial value instead of `init`, which is N(0, 0.02^2) when left out."""
+    """A parameter on its own. `init` says how it starts, N(0, 0.02^2) when left out; the name of a node gives its first value."""
 
     name = "parameter"
-    signature = "from?: float[*s] -> float[*s]"
+    signature = "init?: float[*s] -> float[*s]"
+    attribute_ports = frozenset({"init"})
 
     shape: tuple[Dim, ...] = attribute("dims", doc="its shape, constant sizes only")
     init: Any = attribute("init", None, "how it starts")
@@ -54,10 +55,10 @@ class NamedParameter(Op):
         if free is not None:
             raise OpFault("bad-attribute", f"a parameter cannot have the free size {free}", attribute="shape",
                           help="use sizes that the spec fixes")
-        given = inputs.get("from")
+        given = inputs.get("init")
         if isinstance(given, TensorType) and given.shape != shape:
             raise OpFault("shape-mismatch", f"the initial value is {spell(given.shape)}, the parameter {spell(shape)}",
-                          ports={"from": spell(given.shape)}, attribute="shape")
+                          ports={"init": spell(given.shape)}, attribute="shape")
         return (TensorType("float", shape),)
 
     def torch(self, t: Any, **ports: Any) -> Any:

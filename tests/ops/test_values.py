@@ -24,13 +24,13 @@ def dims(*sizes):
 
 def test_a_parameter_has_its_shape_and_may_start_from_a_value():
     op = v.NamedParameter(shape=dims(1, 1, 4))
-    assert op.infer({"from": None})[0] == typed(1, 1, 4)
+    assert op.infer({"init": None})[0] == typed(1, 1, 4)
     assert op.start == {"normal": 0.02} and v.NamedParameter(shape=dims(4), init="zeros").start == "zeros"
-    assert op.infer({"from": typed(1, 1, 4)})[0] == typed(1, 1, 4)
+    assert op.infer({"init": typed(1, 1, 4)})[0] == typed(1, 1, 4)
     for shape, start, code in ((dims(1, 4), typed(4, 1), "shape-mismatch"), (dims("B", 4), None, "bad-attribute"),
                                (dims(4), typed(4, dtype="int64"), "dtype-mismatch")):
         with pytest.raises(OpFault) as caught:
-            v.NamedParameter(shape=shape).infer({"from": start})
+            v.NamedParameter(shape=shape).infer({"init": start})
         assert caught.value.code == code
 
 

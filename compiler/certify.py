@@ -1,0 +1,101 @@
+"""The certificate: an exported folder against the PyTorch module, over a sweep of sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import runtime
+from .printing import progress
+from .runtime.compare import compare, measure
+from .runtime.data import random_inputs
+from .runtime.manifest import Manifest
+
+SWEEP = 256
+TOLERANCES = {"float32": (1e-4, 1e-5), "float16": (2e-2, 2e-3)}       # |got - want| <= atol + rtol * max|want|
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison: sizes, and which row of lengths and masks is emptied."""
+
+    sizes: Mapping[str, int]
+    empty: bool
+
+    def __str__(self) -> str:
+        return " ".join(f"{k}={v}" for k, v in self.sizes.items()) + (" with an empty row" if self.empty else "")
+
+
+def certify(folder: Path, module: Any, dtype: str, full: bool) -> dict[str, Any]:
+    """Run both on the same inputs; returns what goes into the manifest. `module` is the float32 module in eval mode."""
+    rtol, atol = TOLERANCES[dtype]
+    artifact = runtime.open(folder)
+    worst: dict[str, Any] = {"max_abs": 0.0, "max_rel": 0.0}
+    wrong: list[str] = []
+    cases = list(sweep(artifact.manifest, full))
+    module = module.eval()
+    for k, case in enumerate(progress(cases, "certifying")):
+        arrays = inputs(artifact.manifest, case, seed=k)
+        got, want = artifact(**arrays), reference(module, arrays, artifact.manifest)
+        wrong += [f"{case}: {d.text}" for d in compare(got, want, rtol, atol)]
+        for name in want:
+            if name in got and got[name].shape == want[name].shape:
+                found = measure(got[name], want[name])
+                if found.max_abs >= worst["max_abs"]:
+                    worst |= {"max_abs": found.max_abs, "max_rel": found.max_rel, "output": name, "case": str(case)}
+    return {"status": "failed" if wrong else "passed", "against": "PyTorch float32", "cases": len(cases), "rtol": rtol, "atol": atol,
+            **worst, "largest": str(cases[-1]), **({"differences": wrong[:20]} if wrong else {})}
+
+
+def sweep(manifest: Manifest, full: bool) -> Iterator[Case]:
+    """Batch 1 and 3; lengths 1, 2, an odd one and min(maximum, 256), or the maximum; padded and empty rows.
+
+    The first free dimension is the batch; the others get neighbouring sizes, so that none hides behind another.
+    """
+    batch, *lengths = [*manifest.free_names] or [""]
+    bounds: dict[str, int] = {}
+    scale: dict[str, int] = {}
+    for x in manifest.inputs:
+        bounds |= x.bounds
+        for d in x.dimensions:
+            if getattr(d, "name", None):
+                scale[d.name] = max(scale.get(d.name, 1), getattr(d, "scale", 1))
+    masked = any(x.length_of or (x.dtype == "bool" and len(x.shape) > 1) for x in manifest.inputs)
+    seen = set()
+    for rows, n, empty in [(1, 1, False), (3, 2, False), (1, 7, False), (3, 7, False), (3, 7, True), (1, SWEEP, False), (3, SWEEP, False)]:
+        sizes = {batch: min(rows, bounds.get(batch, rows))} if batch else {}
+        for k, name in enumerate(lengths):
+            top = bounds.get(name, max(SWEEP, 1) if n == SWEEP else n + k)
+            wanted = (bounds.get(name, SWEEP) if full else SWEEP) if n == SWEEP else n + k
+            sizes[name] = max(1, min(wanted // scale.get(name, 1) if n == SWEEP else wanted, top))
+        case = Case(sizes, empty and masked)
+        if str(case) not in seen:
+            seen.add(str(case))
+            yield case
+
+
+def inputs(manifest: Manifest, case: Case, seed: int) -> dict[str, np.ndarray]:
+    """Random inputs; an empty row has length 0 and a mask that is False throughout."""
+    arrays = random_inputs(manifest, case.sizes, seed)
+    if case.empty:
+        for x in manifest.inputs:
+            if x.length_of or (x.dtype == "bool" and len(x.shape) > 1):
+                arrays[x.name][-1] = 0
+    return arrays
+
+
+def reference(module: Any, arrays: Mapping[str, np.ndarray], manifest: Manifest) -> dict[str, np.ndarray]:
+    """The module's outputs by name."""
+    import torch
+    given = {}
+    for x in manifest.inputs:
+        array = torch.from_numpy(np.asarray(arrays[x.name]))
+        given[x.name] = array.float() if array.is_floating_point() else array
+    with torch.no_grad():
+        out = module(**given)
+    named = out if isinstance(out, dict) else {manifest.outputs[0].name: out}
+    return {name: value.numpy() for name, value in named.items()}

@@ -1,0 +1,181 @@
+"""The `checkpoint: tensors:` section: how our parameters are made from the tensors of a foreign weight file.
+
+`path: name` renames; `{from: name, as: pattern}` rearranges, as einops writes it. `{i}` stands for any copy's number. A
+list in a path, `layers.{i}.attention.[query, key, value].weight`, unpacks one tensor: the first axis of the pattern's
+result is the list. Parameters that the section does not name have our own names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .ir.dimension import Dim
+from .ir.evaluate import evaluate
+from .lang.diagnostic import Sink, fault, suggest
+from .lang.expression import parse_expression
+from .lang.tree import Mapping as TreeMapping, Scalar
+from .ops.base import OpFault
+from .ops.patterns import parse_pattern, regroup
+from .weight_names import match_weights
+
+Shape = tuple[int, ...]
+KEYS = ("from", "as")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of the section."""
+
+    key: Scalar
+    paths: tuple[str, ...]                       # ours, with {i}
+    foreign: str
+    pattern: str | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def match(self, path: str) -> tuple[int, str] | None:
+        """Which of the rule's paths this is, and the foreign name with its numbers filled in."""
+        for part, ours in enumerate(self.paths):
+            found = re.fullmatch(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>\\d+)", re.escape(ours)), path)
+            if found:
+                return part, re.sub(r"\{(\w+)\}", lambda m: found.groupdict().get(m.group(1), m.group(0)), self.foreign)
+        return None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where one parameter comes from: a foreign tensor of shape `shape`, rearranged, then element `part`."""
+
+    name: str
+    shape: Shape
+    apply: Callable[[np.ndarray], np.ndarray] = field(default=lambda x: x, compare=False)
+
+
+def read_rules(tree: TreeMapping | None, size: Callable[[str], Any], sink: Sink) -> list[Rule]:
+    """The rules of a `checkpoint:` section; `size` gives the numbers that patterns name."""
+    tensors = tree.get("tensors") if tree else None
+    if tensors is None:
+        return []
+    if not isinstance(tensors, TreeMapping):
+        sink.add(fault("bad-checkpoint", "`tensors:` maps our paths to foreign names", tensors.span).diagnostic)
+        return []
+    rules = []
+    for entry in tensors:
+        with sink.catch():
+            rules.append(_rule(entry.key, entry.value, size))
+    return rules
+
+
+def _rule(key: Scalar, value: Any, size: Callable[[str], Any]) -> Rule:
+    found = re.fullmatch(r"(.*)\[([^\]]+)\](.*)", key.text)
+    paths = tuple(f"{found[1]}{n.strip()}{found[3]}" for n in found[2].split(",")) if found else (key.text,)
+    if isinstance(value, Scalar):
+        if found:
+            raise fault("bad-checkpoint", "several parameters come from one tensor, so a pattern must say how", value.span,
+                        help='write `{from: NAME, as: "(s o) i -> s o i"}`')
+        return Rule(key, paths, value.text)
+    if not isinstance(value, TreeMapping) or not isinstance(value.get("from"), Scalar):
+        raise fault("bad-checkpoint", "a tensor is a foreign name, or `{from: NAME, as: PATTERN}`", value.span)
+    texts = {e.key.text: e.value for e in value}
+    sizes = {}
+    for name, given in texts.items():
+        if name not in KEYS:
+            if not isinstance(given, Scalar):
+                raise fault("bad-checkpoint", f"`{name}` is the size of an axis", given.span)
+            sizes[name] = _number(given, size)
+    pattern = texts.get("as")
+    if pattern is not None and not isinstance(pattern, Scalar):
+        raise fault("bad-checkpoint", "`as` is an axis pattern", pattern.span)
+    if pattern is not None:
+        try:
+            parse_pattern(pattern.text)
+        except OpFault as wrong:
+            raise fault("bad-checkpoint", wrong.headline, pattern.span, help=wrong.help or ()) from None
+    source = texts["from"]
+    assert isinstance(source, Scalar)
+    return Rule(key, paths, source.text, pattern.text if pattern else None, sizes)
+
+
+def _number(given: Scalar, size: Callable[[str], Any]) -> int:
+    found = evaluate(parse_expression(given.text, given.span), lambda name, span: size(name))
+    if isinstance(found, bool) or not isinstance(found, int):
+        raise fault("bad-checkpoint", "the size of an axis is a whole number", given.span)
+    return found
+
+
+def sources(rules: list[Rule], shapes: Mapping[str, Shape], sink: Sink) -> dict[str, Source]:
+    """Our path -> where it comes from. A rule that matches no parameter is an error."""
+    used: set[int] = set()
+    out: dict[str, Source] = {}
+    for path, shape in shapes.items():
+        for k, rule in enumerate(rules):
+            hit = rule.match(path)
+            if hit:
+                used.add(k)
+                with sink.catch():
+                    out[path] = _source(rule, *hit, shape)
+                break
+        else:
+            out[path] = Source(path, shape)
+    for k, rule in enumerate(rules):
+        if k not in used:
+            folded = sorted({re.sub(r"(?<=\.)\d+(?=\.)", "{i}", p) for p in shapes})
+            sink.add(fault("bad-checkpoint", f"no parameter is called `{rule.key.text}`", rule.key.span,
+                           help=suggest(rule.key.text, folded, "parameters")).diagnostic)
+    return out
+
+
+def _source(rule: Rule, part: int, foreign: str, shape: Shape) -> Source:
+    if rule.pattern is None:
+        return Source(foreign, shape)
+    packed = len(rule.paths) > 1
+    whole = (len(rule.paths), *shape) if packed else shape
+    left, _, right = rule.pattern.partition("->")
+    try:
+        back = regroup(parse_pattern(f"{right}->{left}"), tuple(map(Dim.const, whole)), {n: Dim.const(s) for n, s in rule.sizes.items()})
+    except OpFault as wrong:
+        raise fault("bad-checkpoint", f"the pattern does not give the shape {list(whole)} of `{rule.key.text}`: {wrong.headline}",
+                    rule.key.span, help=wrong.help or ()) from None
+    split = [d.value for d in back.permuted]
+    groups, at = [], 0
+    for n in back.merge:
+        groups.append(split[at:at + n])
+        at += n
+    order = [back.order.index(k) for k in range(len(back.order))]
+
+    def apply(x: np.ndarray) -> np.ndarray:
+        moved = x.reshape(split).transpose(order).reshape(whole)
+        return moved[part] if packed else moved
+    return Source(foreign, tuple(int(np.prod(g)) for g in groups), apply)
+
+
+@dataclass
+class Loader:
+    """Reads our parameters from an open weight file, one at a time; a packed tensor is read once while it is in use."""
+
+    file: Any
+    sources: Mapping[str, Source]
+    last: tuple[str, np.ndarray] | None = None
+
+    def __call__(self, path: str) -> np.ndarray:
+        source = self.sources[path]
+        if self.last is None or self.last[0] != source.name:
+            self.last = (source.name, self.file.read(source.name))
+        return np.ascontiguousarray(source.apply(self.last[1]))
+
+
+def match(file: Any, rules: list[Rule], shapes: Mapping[str, Shape], sink: Sink) -> Loader:
+    """A loader for a weight file that fits: our own names without a mapping, else through the rules.
+
+    Raises Diagnostics (`checkpoint-mismatch`) that lists every missing, unexpected and mis-shaped tensor.
+    """
+    own = set(shapes) <= set(file.names())
+    found = {p: Source(p, s) for p, s in shapes.items()} if own else sources(rules, shapes, sink)
+    sink.check()
+    match_weights({s.name: s.shape for s in found.values()}, file)
+    return Loader(file, found)
+

@@ -1,0 +1,221 @@
+"""The command line. Exit 0: fine; 1: a check failed; 2: bad input."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .lang.diagnostic import Diagnostic, Diagnostics, Fault, diagnostic
+from .runtime.errors import ArtifactError
+
+FORMATS = ("text", "json", "github")
+
+
+class Failed(Exception):
+    """A check failed: exit 1, the message is already printed."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point: maps every kind of failure to its exit code."""
+    try:
+        cli.main(arguments, prog_name="nnspec", standalone_mode=False)
+        code = 0
+    except Failed:
+        code = 1
+    except Diagnostics as found:
+        report(found.items)
+        code = 2
+    except Fault as found:
+        report([found.diagnostic])
+        code = 2
+    except click.exceptions.Abort:
+        code = 130
+    except click.ClickException as wrong:
+        report([_usage(wrong)])
+        code = 2
+    except BrokenPipeError:
+        sys.stderr.close()
+        code = 0
+    except ArtifactError as found:
+        report([diagnostic(i.code, i.headline, note=i.notes, help=i.helps) for i in found.items])
+        code = 2
+    sys.exit(code)
+
+
+def _usage(wrong: click.ClickException) -> Diagnostic:
+    context = getattr(wrong, "ctx", None)
+    hint = f"see `{context.command_path} --help`" if context else "see `nnspec --help`"
+    return diagnostic("bad-command", wrong.format_message().rstrip("."), help=hint)
+
+
+def report(items: Any, form: str | None = None) -> None:
+    """Print diagnostics to standard error, or as JSON or GitHub annotations to standard output."""
+    from .render import render, render_github, render_json
+    form = form or (click.get_current_context(silent=True) and click.get_current_context().obj) or FORM[0]
+    if form == "json":
+        print(render_json(items))
+    elif form == "github":
+        print(render_github(items), end="")
+    elif items:
+        print(render(items, color=sys.stderr.isatty()), end="", file=sys.stderr)
+
+
+FORM = ["text"]
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="nnspec")
+def cli() -> None:
+    """Compile declarative specs of neural sequence models to PyTorch and ONNX.
+
+    SPEC is a YAML file, or the name of a model that `nnspec list` shows.
+    """
+
+
+def with_spec(command: Callable[..., Any]) -> Callable[..., Any]:
+    """SPEC and --set, shared by every command that compiles."""
+    command = click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Override a size; may be repeated.")(command)
+    return click.argument("spec")(command)
+
+
+def compiled(spec: str, sets: tuple[str, ...]) -> Any:
+    """The model, with its warnings printed."""
+    from .model import load
+    sizes = {}
+    for item in sets:
+        name, equals, value = item.partition("=")
+        if not equals or not name or not value:
+            raise click.UsageError(f"`--set {item}` is not NAME=VALUE")
+        sizes[name.strip()] = value
+    model = load(spec, sizes)
+    if model.warnings and FORM[0] == "text":
+        report(model.warnings)
+    return model
+
+
+@cli.command()
+@click.argument("specs", nargs=-1, required=True)
+@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Override a size; may be repeated.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="How to print what is wrong.")
+def validate(specs: tuple[str, ...], sets: tuple[str, ...], form: str) -> None:
+    """Check specs: everything that is wrong, with file, line and a hint."""
+    FORM[0] = form
+    wrong: list[Diagnostic] = []
+    for spec in specs:
+        try:
+            model = compiled(spec, sets)
+            wrong += model.warnings if form != "text" else ()
+            if form == "text":
+                print(f"{spec}: fine, {model.parameters:,} parameters")
+        except Diagnostics as found:
+            wrong += found.items
+    if any(d.severity == "error" for d in wrong):
+        raise Diagnostics(wrong)
+    if form != "text":
+        report(wrong, form)
+
+
+@cli.command()
+@with_spec
+@click.option("--depth", type=click.IntRange(1), help="Levels of the tree to show.")
+@click.option("--graph", is_flag=True, help="Print the canonical graph, one line a node.")
+def show(spec: str, sets: tuple[str, ...], depth: int | None, graph: bool) -> None:
+    """Print the interface, the exact parameter count and the tree."""
+    model = compiled(spec, sets)
+    if graph:
+        from .ir.text import graph_text
+        print(graph_text(model.graph), end="")
+    else:
+        print(model.show(depth), end="")
+
+
+@cli.command("compile")
+@with_spec
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the source to this file; default: print it.")
+def compile_(spec: str, sets: tuple[str, ...], output: Path | None) -> None:
+    """Write standalone PyTorch source that needs only torch."""
+    from .files import write_text
+    source = compiled(spec, sets).source()
+    if output is None:
+        print(source, end="")
+    else:
+        write_text(output, source)
+        print(f"wrote {output}")
+
+
+@cli.command()
+@with_spec
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder for model.onnx, weights and manifest.json.")
+@click.option("--weights", type=click.Path(path_type=Path), help="Weights: safetensors, npz, or weights-only .pt/.bin; a folder of shards.")
+@click.option("--init", "seed", type=int, help="Start from random weights with this seed instead.")
+@click.option("--target", type=click.Choice(["ort-cpu", "ort-cuda", "portable"]), default="ort-cpu", show_default=True)
+@click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), default="float32", show_default=True)
+@click.option("--certify", type=click.Choice(["sweep", "full", "none"]), default="sweep", show_default=True,
+              help="Compare the file with PyTorch: over a sweep of sizes, up to the maximum, or not.")
+@click.option("--without", multiple=True, metavar="INPUT", help="Leave an optional input out of the file; may be repeated.")
+@click.option("--sites", is_flag=True, help="Print the form of every attention, recurrent and norm site.")
+def export(spec: str, sets: tuple[str, ...], output: Path, weights: Path | None, seed: int | None, target: str, dtype: str,
+           certify: str, without: tuple[str, ...], sites: bool) -> None:
+    """Write an ONNX model that ONNX Runtime runs, checked against PyTorch."""
+    if (weights is None) == (seed is None):
+        raise click.UsageError("give the weights with `--weights FILE`, or random ones with `--init SEED`")
+    from .printing import export_report
+    model = compiled(spec, sets)
+    manifest = model.export(output, weights, seed, target, dtype, certify, without)
+    print(export_report(manifest, output, sites), end="")
+    if manifest.certificate and manifest.certificate.get("status") == "failed":
+        raise Failed
+
+
+@cli.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--inputs", type=click.Path(path_type=Path), help="Inputs from an .npz or .json file.")
+@click.option("--random", "sizes", multiple=True, metavar="DIM=N", help="Random inputs with these sizes, such as --random B=2.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of random inputs.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--allow-fallback", is_flag=True, help="Go on when another device than the one asked for is active.")
+@click.option("--threads", type=click.IntRange(1), help="Threads for one operator; default: all cores.")
+def run(folder: Path, inputs: Path | None, sizes: tuple[str, ...], seed: int, output: Path | None, device: str, allow_fallback: bool,
+        threads: int | None) -> None:
+    """Run an exported folder with ONNX Runtime."""
+    from . import runtime
+    from .printing import run_report
+    from .runtime.data import load_inputs, random_inputs, save_npz, table
+    if inputs is not None and sizes:
+        raise click.UsageError("`--inputs` and `--random` exclude each other")
+    artifact = runtime.open(folder, device, threads=threads, allow_fallback=allow_fallback)
+    arrays = load_inputs(inputs) if inputs is not None else random_inputs(artifact.manifest, _dims(sizes), seed)
+    outputs = artifact(**arrays)
+    if output is not None:
+        save_npz(output, outputs)
+    print(run_report(artifact.provider, arrays, table(outputs), output), end="")
+
+
+def _dims(items: tuple[str, ...]) -> dict[str, int]:
+    out = {}
+    for item in items:
+        name, _, value = item.partition("=")
+        if not value.isdigit():
+            raise click.UsageError(f"`--random {item}` is not DIM=N")
+        out[name] = int(value)
+    return out
+
+
+@cli.command("list")
+def list_() -> None:
+    """List the models, blocks and ops that come with nnspec."""
+    from .printing import library
+    print(library(), end="")
+
+
+@cli.command()
+@click.argument("code", required=False)
+def explain(code: str | None) -> None:
+    """Explain a diagnostic code; without one, list them."""
+    from .explain import codes, page
+    print(page(code) if code else "\n".join(codes()))

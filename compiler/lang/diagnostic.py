@@ -1,0 +1,123 @@
+"""Diagnostics as data. `render.py` alone turns them into text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Literal
+
+from .source import Span
+
+
+@dataclass(frozen=True)
+class Label:
+    """A span and what to say about it; an empty text only underlines."""
+
+    span: Span
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One finding. `labels[0]` is where it is wrong; the others are where the expectation came from."""
+
+    code: str
+    headline: str
+    labels: tuple[Label, ...] = ()
+    notes: tuple[str, ...] = ()
+    helps: tuple[str, ...] = ()
+    severity: Literal["error", "warning"] = "error"
+
+
+class Diagnostics(Exception):
+    """Raised with everything that is wrong with an input, in source order."""
+
+    def __init__(self, items: Iterable[Diagnostic]):
+        self.items = tuple(sorted(dict.fromkeys(items), key=_order))
+        super().__init__("; ".join(f"{_where(d)}{d.code}: {d.headline}" for d in self.items))
+
+
+class Fault(Exception):
+    """One error, raised deep inside a stage; the nearest `Sink.catch` records it and the stage goes on."""
+
+    def __init__(self, diagnostic: Diagnostic):
+        self.diagnostic = diagnostic
+        super().__init__(diagnostic.headline)
+
+
+class Sink:
+    """Collects the diagnostics of a run, so that a stage can report all of them at once."""
+
+    def __init__(self) -> None:
+        self.items: list[Diagnostic] = []
+
+    def add(self, diagnostic: Diagnostic) -> None:
+        self.items.append(diagnostic)
+
+    @contextmanager
+    def catch(self) -> Iterator[None]:
+        """Record a `Fault` raised inside the `with` block and continue after it."""
+        try:
+            yield
+        except Fault as fault:
+            self.add(fault.diagnostic)
+
+    @property
+    def errors(self) -> list[Diagnostic]:
+        return [d for d in self.items if d.severity == "error"]
+
+    @property
+    def warnings(self) -> list[Diagnostic]:
+        return [d for d in self.items if d.severity == "warning"]
+
+    def check(self) -> None:
+        """Raise `Diagnostics` when an error was recorded."""
+        if self.errors:
+            raise Diagnostics(self.items)
+
+
+def diagnostic(code: str, headline: str, *labels: Label | Span | None, note: str | Iterable[str] = (),
+               help: str | Iterable[str] = (), severity: Literal["error", "warning"] = "error") -> Diagnostic:
+    """Build a diagnostic; labels may be plain spans, notes and helps single strings, None labels are dropped."""
+    made = tuple(x if isinstance(x, Label) else Label(x) for x in labels if x is not None)
+    lines = lambda x: (x,) if isinstance(x, str) else tuple(x)  # noqa: E731
+    return Diagnostic(code, headline, made, lines(note), lines(help), severity)
+
+
+def fault(code: str, headline: str, *labels: Label | Span | None, note: str | Iterable[str] = (),
+          help: str | Iterable[str] = ()) -> Fault:
+    """A `Fault` around a new error diagnostic: `raise fault("code", "headline", span)`."""
+    return Fault(diagnostic(code, headline, *labels, note=note, help=help))
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` most likely was meant to be."""
+    found = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def suggest(name: str, known: Iterable[str], what: str = "names") -> tuple[str, ...]:
+    """A help line for an unknown name: the nearest match, else the whole list when it is short."""
+    known = list(known)
+    found = nearest(name, known)
+    if found:
+        return (f"did you mean `{found}`?",)
+    if not known:
+        return ()
+    shown = sorted(known)
+    return (f"known {what}: {', '.join(shown[:24])}{', ...' if len(shown) > 24 else ''}",)
+
+
+def with_label(d: Diagnostic, label: Label) -> Diagnostic:
+    """The diagnostic with one more secondary label, unless it has it already."""
+    return d if label in d.labels else replace(d, labels=(*d.labels, label))
+
+
+def _where(d: Diagnostic) -> str:
+    return f"{d.labels[0].span}: " if d.labels else ""
+
+
+def _order(d: Diagnostic) -> tuple[str, int]:
+    return (d.labels[0].span.source.name, d.labels[0].span.start) if d.labels else ("", -1)

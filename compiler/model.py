@@ -1,0 +1,113 @@
+"""The public face of a compiled spec: show it, make the PyTorch module, export ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .checkpoint import match, read_rules
+from .ir.graph import Graph
+from .ir.parameters import count, expand
+from .lang.diagnostic import Diagnostic, Sink
+from .pipeline import Compiled, front
+from .show import show
+
+if TYPE_CHECKING:
+    import torch
+
+    from .runtime.manifest import Manifest
+
+
+class Model:
+    """A spec compiled to a typed graph. Nothing heavy is imported until a module or an artifact is made."""
+
+    def __init__(self, compiled: Compiled):
+        self._compiled = compiled
+        self._lowered: Graph | None = None
+
+    @property
+    def name(self) -> str:
+        return self._compiled.graph.name
+
+    @property
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        return self._compiled.warnings
+
+    @property
+    def graph(self) -> Graph:
+        """The typed graph as written."""
+        return self._compiled.graph
+
+    @property
+    def lowered(self) -> Graph:
+        """The typed graph that targets are made from."""
+        if self._lowered is None:
+            self._lowered = self._compiled.lowered()
+        return self._lowered
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters, shared ones counted once."""
+        return count(self.graph)
+
+    def show(self, depth: int | None = None, width: int = 100) -> str:
+        """Interface, parameter count and folded tree as text."""
+        return show(self.graph, self.parameters, depth, width)
+
+    def source(self) -> str:
+        """Standalone PyTorch source that needs only torch."""
+        from .backends.torch import generate
+        return generate(self.lowered)
+
+    def module(self, seed: int | None = 0, dtype: Any = None, device: Any = None, weights: str | Path | None = None) -> torch.nn.Module:
+        """The PyTorch module, in eval mode as built; `weights` is a file of ours or one the spec's `checkpoint:` maps.
+
+        Raises Diagnostics (`bad-weights`, `checkpoint-mismatch`) that lists every tensor that does not fit.
+        """
+        from .backends.torch import build
+        made = build(self.lowered, seed=seed, dtype=dtype, device=device)
+        if weights is not None:
+            self.load_weights(made, weights)
+        return made
+
+    def load_weights(self, module: torch.nn.Module, path: str | Path) -> None:
+        """Copy a weight file into a module of this model, tensor by tensor."""
+        import torch
+
+        from .weights import open_weights
+        state = module.state_dict()
+        with open_weights(path) as file:
+            loader = self._loader(file)
+            with torch.no_grad():
+                for name in sorted(state, key=lambda n: loader.sources[n].name):
+                    state[name].copy_(torch.from_numpy(loader(name)))
+
+    def export(self, folder: str | Path, weights: str | Path | torch.nn.Module | None = None, init: int | None = None,
+               target: str = "ort-cpu", dtype: str = "float32", certify: str = "sweep", without: tuple[str, ...] = ()) -> Manifest:
+        """Write `folder/model.onnx`, its weights and `folder/manifest.json`, and certify it against PyTorch.
+
+        Give `weights` (a file, or a module of this model) or `init` (a seed). `certify` is sweep, full or none.
+        Raises Diagnostics; an export that fails leaves the folder as it was.
+        """
+        from .export import export
+        return export(self, Path(folder), weights, init, target, dtype, certify, frozenset(without))
+
+    def _loader(self, file: Any) -> Any:
+        sink = Sink()
+        spec = self._compiled.spec
+        rules = read_rules(spec.checkpoint, lambda name: self.graph.sizes.get(name), sink)
+        sink.check()
+        return match(file, rules, {path: p.shape for path, p in expand(self.graph)}, sink)
+
+
+def load(path: str | Path, sizes: Mapping[str, Any] | None = None) -> Model:
+    """Compile a spec: a file, or the name of a model in the library. `sizes` override those of the spec.
+
+    Raises Diagnostics with everything that is wrong, each with file, line and a hint.
+    """
+    return Model(front(path, {k: _written(v) for k, v in (sizes or {}).items()}))
+
+
+def _written(value: Any) -> str:
+    return "[" + ", ".join(map(_written, value)) + "]" if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,87 @@
+"""The whole compiler on one page.
+
+text --parse--> Tree --compose--> Tree --check--> Tree --decode--> Spec --elaborate--> typed Graph --hoist--> typed Graph
+    --> torch module = Python source | ONNX
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from .ir.graph import Graph
+from .lang.diagnostic import Diagnostic, Diagnostics, Sink, fault, suggest
+from .lang.source import Source
+from .lang.spec import Spec
+from .lang.tree import Mapping as TreeMapping
+from .stages.check import check
+from .stages.compose import compose, override
+from .stages.decode import decode
+from .stages.elaborate import elaborate
+from .stages.hoist import hoist
+from .stages.parse import parse, read_source
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """A spec that is right: its graph as written, and what was said on the way."""
+
+    spec: Spec
+    graph: Graph
+    warnings: tuple[Diagnostic, ...]
+
+    def lowered(self) -> Graph:
+        """The graph that every target is made from."""
+        return hoist(self.graph)
+
+
+def front(path: str | Path, sizes: Mapping[str, str] | None = None) -> Compiled:
+    """A file, or the name of a model in the library, to a typed graph. Raises Diagnostics with everything wrong."""
+    sink = Sink()
+    source = read_source(find(path))
+    tree = parse(source)
+    library = Path(str(files("nnspec.specs"))) / "blocks"
+    composed = compose(source, tree, load, sink, library)
+    sink.check()
+    with sink.catch():
+        composed = override(composed, sizes or {})
+    sink.check()
+    check(composed.tree, sink)
+    sink.check()
+    spec = decode(source, composed, sink)
+    sink.check()
+    assert spec is not None
+    graph = elaborate(spec, sink)
+    sink.check()
+    assert graph is not None
+    return Compiled(spec, graph, tuple(sink.warnings))
+
+
+def validate(path: str | Path, sizes: Mapping[str, str] | None = None) -> tuple[Diagnostic, ...]:
+    """The warnings of a spec that is right; raises Diagnostics when it is not."""
+    return front(path, sizes).warnings
+
+
+def load(path: Path) -> tuple[Source, TreeMapping]:
+    source = read_source(path)
+    tree = parse(source)
+    if not isinstance(tree, TreeMapping):
+        raise Diagnostics([fault("bad-spec", "a spec is a mapping", tree.span).diagnostic])
+    return source, tree
+
+
+def find(path: str | Path) -> Path:
+    """The file, or the library model of that name."""
+    models = Path(str(files("nnspec.specs"))) / "models"
+    text = str(path)
+    if "/" in text or text.endswith((".yaml", ".yml")) or Path(text).exists():
+        return Path(text)
+    named = models / f"{text}.yaml"
+    if named.exists():
+        return named
+    known = sorted(p.stem for p in models.glob("*.yaml"))
+    raise Diagnostics([fault("bad-path", f"there is no file and no library model `{text}`", help=suggest(text, known, "models")).diagnostic])
+
+

@@ -1,0 +1,111 @@
+"""Reports of the command line: what was exported, what a run gave, what the library holds."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def progress(items: Sequence[T], what: str) -> Iterator[T]:
+    """The items, with a progress bar on standard error where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import track
+    yield from track(items, description=what, console=Console(stderr=True), transient=True)
+
+
+def columns(rows: Iterable[Sequence[str]], right: frozenset[int] = frozenset()) -> list[str]:
+    """Rows as aligned text, two spaces between columns."""
+    made = [list(r) for r in rows]
+    if not made:
+        return []
+    wide = [max(len(r[i]) for r in made) for i in range(len(made[0]))]
+    return ["  ".join(f"{c:>{w}}" if i in right else f"{c:<{w}}" for i, (c, w) in enumerate(zip(r, wide, strict=True))).rstrip() for r in made]
+
+
+def size(n: int) -> str:
+    """Bytes in words."""
+    for unit, top in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if n >= top:
+            return f"{n / top:,.1f} {unit}"
+    return f"{n} B"
+
+
+def export_report(manifest: Any, folder: Path, all_sites: bool) -> str:
+    """Files, forms and certificate of one export."""
+    lines = [f"{manifest.name}: {manifest.parameters:,} parameters, {manifest.dtype}, for {manifest.target}"]
+    files_ = [(manifest.model.file, (folder / manifest.model.file).stat().st_size), *((d.file, d.bytes) for d in manifest.data)]
+    lines += ["  " + line for line in columns([(str(folder / name), size(n)) for name, n in [*files_, ("manifest.json", (folder / "manifest.json").stat().st_size)]],
+                                               frozenset({1}))]
+    lines += _sites(manifest.sites, all_sites)
+    return "\n".join([*lines, *_certificate(manifest.certificate)]) + "\n"
+
+
+def _sites(sites: Sequence[Mapping[str, Any]], everything: bool) -> list[str]:
+    if not sites:
+        return []
+    counts: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for s in sites:
+        counts.setdefault((str(s["op"]), str(s["form"])), []).append(s)
+    lines = ["  forms"]
+    lines += ["    " + line for line in columns([(op, form, f"x{len(found)}") for (op, form), found in counts.items()])]
+    if everything:
+        for s in sites:
+            lines.append(f"    {s['path']}: {s['form']}")
+            lines += [f"      not {r['form']}: {r['reason']}" for r in s.get("reasons", ())]
+    return lines
+
+
+def _certificate(found: Mapping[str, Any] | None) -> list[str]:
+    if found is None or found.get("status") == "none":
+        return ["  not certified (--certify none)"]
+    head = (f"  certificate {found['status']}: {found['cases']} cases against {found['against']}, largest difference {found['max_abs']:.2e}"
+            f" (relative {found['max_rel']:.1e}, allowed {found['rtol']:.0e})")
+    return [head, *(f"    {d}" for d in found.get("differences", ())), *([f"    {found['note']}"] if "note" in found else [])]
+
+
+def run_report(provider: str, inputs: Mapping[str, Any], rows: Sequence[Any], output: Path | None) -> str:
+    """The active provider, and a row for each output."""
+    given = ", ".join(f"{k} {list(getattr(v, 'shape', ())) or ''}".strip() for k, v in inputs.items())
+    lines = [f"{provider} ran with {given}"]
+    number = lambda x: "" if x is None else f"{x:.5g}"  # noqa: E731
+    table = [("output", "dtype", "shape", "min", "mean", "max", "first")]
+    table += [(r.name, r.dtype, str(list(r.shape)), number(r.min), number(r.mean), number(r.max), " ".join(number(x) for x in r.first)) for r in rows]
+    lines += ["  " + line for line in columns(table, frozenset({3, 4, 5}))]
+    return "\n".join([*lines, *([f"  wrote {output}"] if output else [])]) + "\n"
+
+
+def library() -> str:
+    """Models, blocks and ops that come with nnspec."""
+    from .lang.tree import Mapping as TreeMapping, Scalar
+    from .ops.registry import FAMILIES
+    from .pipeline import load
+    root = Path(str(files("nnspec.specs")))
+    lines = ["models"]
+    rows = []
+    for path in sorted((root / "models").glob("*.yaml")):
+        about = load(path)[1].get("about")
+        rows.append((path.stem, about.text.split(". ")[0] if isinstance(about, Scalar) else ""))
+    lines += ["  " + line[:98] for line in columns(rows)]
+    lines += ["", "blocks (use: [FILE])"]
+    for path in sorted((root / "blocks").glob("*.yaml")):
+        blocks = load(path)[1].get("blocks")
+        names = blocks.keys() if isinstance(blocks, TreeMapping) else []
+        lines += _listed(path.stem, names)
+    lines += ["", "ops"]
+    for family in FAMILIES:
+        lines += _listed(family[0].__module__.rsplit(".", 1)[-1], [op.name for op in family])
+    return "\n".join(lines) + "\n"
+
+
+def _listed(head: str, names: Iterable[str]) -> list[str]:
+
+    return textwrap.wrap(", ".join(names), 98, initial_indent=f"  {head}: ", subsequent_indent="    ")
