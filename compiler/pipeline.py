@@ -41,16 +41,15 @@ def front(path: str | Path, sizes: Mapping[str, str] | None = None) -> Compiled:
     """A file, or the name of a model in the library, to a typed graph. Raises Diagnostics with everything wrong."""
     sink = Sink()
     source = read_source(find(path))
-    tree = parse(source)
-    library = Path(str(files("nnspec.specs"))) / "blocks"
-    composed = compose(source, tree, load, sink, library)
+    whole = compose(source, parse(source), load, sink, Path(str(files("nnspec.specs"))) / "blocks")
     sink.check()
-    with sink.catch():
-        composed = override(composed, sizes or {})
+    tree = override(whole.tree, dict(sizes or {}), sink)
     sink.check()
-    check(composed.tree, sink)
+    check(tree, sink)
+    for used in whole.files:
+        check(used.tree, sink, "library")
     sink.check()
-    spec = decode(source, composed, sink)
+    spec = decode(source, tree, whole.files, sink, whole.uses)
     sink.check()
     assert spec is not None
     graph = elaborate(spec, sink)

@@ -109,7 +109,7 @@ def test_not_turns_a_mask_and_passes_absence_on():
 
 @pytest.mark.parametrize("size", [1, 5])
 def test_causal_mask_sees_itself_and_the_past(size):
-    want = np.array([[key <= query for key in range(size)] for query in range(size)])
+    want = np.array([[[key <= query for key in range(size)] for query in range(size)]])
     check_op(m.CausalMask(), {"like": normal(2, size, 3)}, {"out": want}, dims={"like": ("B", "S", 3)})
 
 

@@ -1,0 +1,5 @@
+"""`python -m nnspec`."""
+
+from .cli import main
+
+main()
