@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .checkpoint import match, read_rules
 from .ir.graph import Graph
 from .ir.parameters import count, expand
 from .lang.diagnostic import Diagnostic, Sink
@@ -94,6 +93,7 @@ class Model:
         return export(self, Path(folder), weights, init, target, dtype, certify, frozenset(without))
 
     def _loader(self, file: Any) -> Any:
+        from .checkpoint import match, read_rules
         sink = Sink()
         spec = self._compiled.spec
         rules = read_rules(spec.checkpoint, lambda name: self.graph.sizes.get(name), sink)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 
 from ..ir.dimension import Dim
 from ..ir.graph import Shape, TensorType
@@ -353,7 +352,7 @@ def _pad_keys(g: Any, x: Any, port: str) -> Any:
 
 def _pad_mask(g: Any, mask: Any, S: Dim, biased: bool) -> Any:
     before = g.once(("attention mask shape", mask.name), lambda: g.op("Shape", mask, end=3))
-    return _pad(g, mask, before, S, (), fill=g.number(LOWEST[g.dtype]) if biased else g.const(np.array(False)))
+    return _pad(g, mask, before, S, (), fill=g.number(LOWEST[g.dtype]) if biased else g.const(False))
 
 
 def _repeat_heads(g: Any, x: Any, port: str, repeats: Dim) -> Any:
