@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from . import activations, attention, contraction, elementwise, indexing, layout, linear, masks, norms, reductions, values
+from . import (
+    activations, attention, cells, contraction, convolution, elementwise, indexing, layout, linear, masks, norms, positions,
+    recurrent, reductions, values,
+)
 from .base import Op
 
 FAMILIES: tuple[tuple[type[Op], ...], ...] = (
-    values.OPS, linear.OPS, contraction.OPS, elementwise.OPS, activations.OPS, masks.OPS, reductions.OPS, norms.OPS, attention.OPS,
-    layout.OPS, indexing.OPS,
+    values.OPS, linear.OPS, contraction.OPS, elementwise.OPS, activations.OPS, masks.OPS, reductions.OPS, norms.OPS,
+    attention.OPS, layout.OPS, indexing.OPS, positions.OPS, convolution.OPS, recurrent.OPS, cells.OPS,
 )
 
 OPS: dict[str, type[Op]] = {op.name: op for family in FAMILIES for op in family}

@@ -25,6 +25,8 @@ def apply_op(found: Gathered, builder: RegionBuilder, name: str, origin: Origin)
     op = cls(**attributes(found, cls))
     written_numbers(found, builder, name, origin)
     check_ports(found, builder, op)
+    if cls.absent is not Op.absent and not found.ports.get(next(iter(cls.ports()))):
+        return Result(dict.fromkeys(op.outputs()))                      # absent here and now: no node at all
     made: dict[str, Value] = {}
     with shape_errors(found, builder, op):
         given = {port: None for port in cls.ports()} | found.types(builder)
@@ -119,10 +121,12 @@ def parameter(found: Gathered, builder: RegionBuilder, path: str, shape: Any, po
         trainable = attribute("bool", frozen.value, frozen.scope, frozen.index, "`trainable`")
     if written is not None:
         named = getattr(written.value, "get", lambda key: None)(port)
+        said: Any = UNSET
         if named is not None:
-            start = init(named, written.scope, written.index)
+            said = init(named, written.scope, written.index)
         elif port.startswith("weight") and not any(getattr(written.value, "get", lambda key: None)(p) for p in found.names):
-            start = init(written.value, written.scope, written.index)
+            said = init(written.value, written.scope, written.index)
+        start = start if said is UNSET else said
     for d in shape:
         if d.value is None:
             raise fault("unbound-dimension", f"parameter `{port}` would have the free size {d}", found.span,

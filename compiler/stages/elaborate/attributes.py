@@ -111,13 +111,15 @@ def _choice(choices: list[str], value: Scalar, scope: Scope, what: str) -> str:
 
 
 def init(value: FieldValue, scope: Scope, index: int | None = None) -> Any:
-    """`zeros`, `ones`, or one rule with its number: `{normal: 0.02}`."""
+    """`zeros`, `ones`, or one rule with its number: `{normal: 0.02}`; UNSET where that is an optional setting not given."""
     if isinstance(value, Scalar) and value.text in ("zeros", "ones"):
         return value.text
     if isinstance(value, Mapping) and len(value) == 1 and value.entries[0].key.text in INITS:
         entry = value.entries[0]
         if not isinstance(entry.value, Scalar):
             raise fault("bad-attribute", f"`{entry.key.text}` takes one number", entry.value.span)
+        if scope.settings.get(entry.value.text, 0) is None:
+            return UNSET
         found = scope.number(entry.value, index)
         number = as_float(entry.value) if not isinstance(found, int | float) else float(found)
         return {entry.key.text: number}

@@ -80,7 +80,9 @@ def _body(x: Expander, c: Copies, variant: NodeSpec, index: int | None) -> Regio
         result = x.passed(inner)
     elif found.target.kind == "op":
         result = apply_op(inner, body, "", c.origin)
-        result = Result({k: v for k, v in result.outputs.items() if v.node == len(body.nodes) - 1})
+        if None in result.outputs.values():
+            raise fault("absent-value", f"`{found.target.name}` gives nothing here: all that it takes is absent", c.spec.span)
+        result = Result({k: v for k, v in result.outputs.items() if v and v.node == len(body.nodes) - 1})
     else:
         result = x.body(found, body, {k: v for k, v in ports.items() if isinstance(v, Value)}, found.span, c.origin.chain)
     x.check_slots(inner, body, result)
@@ -175,19 +177,16 @@ def _variants(c: Copies, n: int) -> list[NodeSpec]:
 
 
 def _share(c: Copies, n: int, schedule: list[int]) -> tuple[int, ...]:
+    """The owner of each copy's parameters: the first of the copies for which `share` gives the same number."""
     if c.spec.share is None:
         return tuple(range(n))
+    owners: dict[int, int] = {}
     out = []
     for i in range(n):
-        k = convert("int", c.scope.number(c.spec.share, i), c.spec.share, "`share`")
-        if not 0 <= k < n:
-            raise fault("bad-attribute", f"`share` sends copy {i} to copy {k}, and there are {n}", c.spec.share.span)
-        out.append(k)
-    for i, k in enumerate(out):
-        if out[k] != k:
-            raise fault("bad-attribute", f"`share` sends copy {i} to copy {k}, which itself uses copy {out[k]}'s parameters", c.spec.share.span)
+        k = owners.setdefault(convert("int", c.scope.number(c.spec.share, i), c.spec.share, "`share`"), i)
         if schedule[i] != schedule[k]:
             raise fault("bad-attribute", f"copies {k} and {i} differ, so they cannot share parameters", c.spec.share.span)
+        out.append(k)
     return tuple(out)
 
 
@@ -395,13 +394,11 @@ def _declared(x: Expander, c: Copies, target: Interface, port: str, at: Scalar) 
 
 def _outside(x: Expander, c: Copies, value: FieldValue) -> Value:
     """A value of the scope that the control node is written in; it must be there."""
-    if isinstance(value, NodeSpec):
-        return x.inline(value, c.scope, c.index)
-    if not isinstance(value, Scalar):
+    if not isinstance(value, Scalar | NodeSpec):
         raise fault("bad-port", "this takes the name of a value", value.span)
-    found = c.scope.reference(value)
+    found = x.inline(value, c.scope, c.index) if isinstance(value, NodeSpec) else c.scope.reference(value)
     if found is None:
-        raise fault("absent-value", f"`{value.text}` is absent here", value.span)
+        raise fault("absent-value", f"{f'`{value.text}`' if isinstance(value, Scalar) else 'this value'} is absent here", value.span)
     return found
 
 

@@ -122,7 +122,7 @@ class Expander:
                 name = setting.name.text
                 if name in scope.settings:
                     continue
-                if setting.default is not None:
+                if setting.default is not None and scope.settings.get(setting.default.text, 0) is not None:
                     kind = "=" + "|".join(setting.choices) if setting.kind == "choice" else setting.kind
                     scope.settings[name] = (attribute(kind, setting.default, scope, None, f"`{name}`") if kind.startswith(("=", "text", "bool", "list"))
                                             else convert(kind, scope.number(setting.default), setting.default, f"`{name}`", scope))
@@ -147,7 +147,7 @@ class Expander:
         self.check_slots(found, scope.builder, result)
         return result
 
-    def inline(self, spec: NodeSpec, scope: Scope, index: int | None) -> Value:
+    def inline(self, spec: NodeSpec, scope: Scope, index: int | None) -> Value | None:
         """A node written in a port: made once in the scope it is written in."""
         if id(spec) not in scope.inline:
             scope.inline[id(spec)] = self.node(spec, scope, spec.name, index)
@@ -187,12 +187,13 @@ class Expander:
     def check_slots(self, found: Gathered, builder: RegionBuilder, result: Result) -> None:
         """Each slot's signature against what its fill received and gave."""
         types = found.types(builder)
+        out = result.outputs[result.default]
         for layer in found.layers:
-            if layer.slot is None or found.target is None:
+            if layer.slot is None or found.target is None or out is None:
                 continue
             unify = Unifier(layer.scope, f"slot `{layer.slot.name.text}`", local={})
             try:
-                self._check_slot(unify, layer.slot, types, builder.type(result.outputs[result.default]), found)
+                self._check_slot(unify, layer.slot, types, builder.type(out), found)
             except Fault as wrong:
                 d = wrong.diagnostic
                 raise fault("bad-slot-fill", d.headline, *d.labels, Label(found.layers[-1].spec.target.span, "the fill"),

@@ -15,7 +15,7 @@ from ...lang.tree import Mapping as TreeMapping, Scalar
 from .interface import Interface, interface
 from .scope import Fill, Scope
 
-Inline = Callable[[NodeSpec, Scope, "int | None"], Value]
+Inline = Callable[[NodeSpec, Scope, "int | None"], "Value | None"]
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _take(out: Gathered, f: Field, layer: Layer, depth: int, into: RegionBuilder
     key = f.key.text
     target = out.target or layer.interface
     seen = layer.interface if layer.interface.kind == "slot" else target
-    role = seen.role(key, f.value)
+    role = seen.role(key, f.value, layer.scope.block)
     if role is None:
         raise _unknown(f, seen, layer)
     if seen.kind == "slot" and out.target and key not in out.target.ports:
@@ -128,6 +128,7 @@ def _port(out: Gathered, f: Field, layer: Layer, into: RegionBuilder, inline: In
         if not several:
             raise fault("bad-port", f"port `{key}` takes one value, not a list", f.value.span)
         made: list[Value] = []
+        spans: list[Span] = []
         for k, item in enumerate(f.value.items):
             if is_number(item):
                 assert isinstance(item, Scalar)
@@ -136,8 +137,9 @@ def _port(out: Gathered, f: Field, layer: Layer, into: RegionBuilder, inline: In
             value = _value(item, layer, into, inline)
             if value is not None:
                 made.append(value)
+                spans.append(item.span)
         out.ports[key] = tuple(made)
-        out.spans[key] = tuple(item.span for item in f.value.items if not is_number(item))
+        out.spans[key] = tuple(spans)
     else:
         value = _value(f.value, layer, into, inline)
         out.ports[key] = (value,) if several and value is not None else value
@@ -147,7 +149,8 @@ def _port(out: Gathered, f: Field, layer: Layer, into: RegionBuilder, inline: In
 def _value(value: FieldValue, layer: Layer, into: RegionBuilder, inline: Inline) -> Value | None:
     scope = layer.scope
     if isinstance(value, NodeSpec):
-        return into.capture(inline(value, scope, layer.index), scope.builder)
+        made = inline(value, scope, layer.index)
+        return None if made is None else into.capture(made, scope.builder)
     if isinstance(value, TreeMapping):
         raise fault("bad-port", "a port takes the name of a value, or a node written in place", value.span,
                     help="a node says `op:`, `block:` or `slot:`")

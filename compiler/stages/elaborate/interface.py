@@ -28,9 +28,9 @@ class Interface:
     either: frozenset[str] = frozenset()                    # ports that also take a literal
     open: bool = False
 
-    def role(self, key: str, value: FieldValue) -> str | None:
-        """port, attribute, slot, size (an open attribute), or None for a key it does not have."""
-        if key in self.either and is_literal(value):
+    def role(self, key: str, value: FieldValue, block: BlockSpec) -> str | None:
+        """port, attribute, slot, size (an open attribute), or None for a key it does not have; `block` holds the node."""
+        if key in self.either and is_literal(value, block):
             return "attribute"
         if key in self.ports:
             return "port"
@@ -45,9 +45,12 @@ class Interface:
         return [*self.ports, *self.attributes, *self.slots]
 
 
-def is_literal(value: FieldValue) -> bool:
-    """Whether a field that takes a reference or a literal holds the literal."""
-    return isinstance(value, TreeMapping) or (isinstance(value, Scalar) and value.text in ("true", "false", "zeros", "ones"))
+def is_literal(value: FieldValue, block: BlockSpec) -> bool:
+    """Whether a field that takes a reference or a literal holds the literal, or a setting that is one."""
+    if not isinstance(value, Scalar):
+        return isinstance(value, TreeMapping)
+    return value.text in ("true", "false", "zeros", "ones") or (value.text in block.settings and value.text not in block.nodes
+                                                                and value.text not in block.inputs)
 
 
 def op_interface(cls: type[Op]) -> Interface:
@@ -107,7 +110,7 @@ def references(spec: NodeSpec, block: BlockSpec, sink: Sink | None = None) -> It
 
 
 def _field_references(f: Field, target: Interface, spec: NodeSpec, scalars: Any, block: BlockSpec, sink: Sink | None) -> Iterator[Scalar]:
-    role = target.role(f.key.text, f.value)
+    role = target.role(f.key.text, f.value, block)
     if role == "port" or (spec.control == "scan" and f.key.text == "length"):
         yield from scalars(f.value)
     elif role == "slot" and isinstance(f.value, NodeSpec):

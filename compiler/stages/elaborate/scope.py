@@ -23,9 +23,9 @@ class Poisoned(Exception):
 
 @dataclass
 class Result:
-    """What a node gives: named values of one builder, the default first."""
+    """What a node gives: named values of one builder, the default first; None for one that is absent."""
 
-    outputs: dict[str, Value]
+    outputs: dict[str, Value | None]
     reasons: dict[str, str] = field(default_factory=dict)      # output -> why it cannot be read
 
     @property
