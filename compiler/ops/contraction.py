@@ -133,29 +133,36 @@ class Einsum(Op):
 
     def onnx(self, g: Any, **ports: Any) -> Any:
         pattern, values, types = self._pattern(), list(ports["in"]), list(tensors(g.inputs, "in"))
-        for order in ((0, 1), (1, 0)) if len(values) == 2 else ():
-            left, right = (list(names_of(pattern.inputs[i])) for i in order)
-            turned = matrix_product(left, right, list(names_of(pattern.output)))
-            if turned is not None:
-                pair = [(values[i], len(types[i].shape), turn) for i, turn in zip(order, turned, strict=True)]
-                return g.op("MatMul", *(g.op("Transpose", x, perm=_swap(rank)) if turn else x for x, rank, turn in pair))
+        rest = [f"{REST}{k}" for k in range(len(self._sizes(types, pattern)[1]))]
+        *sides, out = ([n for name in names_of(axes) for n in (rest if name == REST else [name])]
+                       for axes in (*pattern.inputs, pattern.output))
+        for i, j in ((0, 1), (1, 0)) if len(values) == 2 else ():
+            if turned := matrix_product(sides[i], sides[j], out):
+                return _matmul(g, values[i], values[j], turned, [len(s) for s in (sides[i], sides[j])])
+            row = [[*side[:-1], "row", side[-1]] for side in (sides[i], out) if side]            # a vector is a matrix of one row
+            if len(row) == 2 and (turned := matrix_product(row[0], sides[j], row[1])):
+                one = g.op("Unsqueeze", values[i], g.ints(-2))
+                return g.op("Squeeze", _matmul(g, one, values[j], turned, [len(row[0]), len(sides[j])]), g.ints(-2))
         return g.op("Einsum", *values, equation=self.equation())
 
 
-def _swap(rank: int) -> list[int]:
-    return [*range(rank - 2), rank - 1, rank - 2]
+def _matmul(g: Any, left: Any, right: Any, turned: tuple[bool, bool], ranks: list[int]) -> Any:
+    """MatMul of two values, of which `turned` have their last two axes swapped first."""
+    swap = lambda rank: [*range(rank - 2), rank - 1, rank - 2]  # noqa: E731
+    return g.op("MatMul", *(g.op("Transpose", x, perm=swap(rank)) if turn else x
+                            for x, rank, turn in zip((left, right), ranks, turned, strict=True)))
 
 
 def matrix_product(left: list[str], right: list[str], out: list[str]) -> tuple[bool, bool] | None:
-    """Whether an einsum is one MatMul, and if so, whose last two axes it needs swapped."""
+    """Whether an einsum over single axes is one MatMul, and if so, whose last two axes it needs swapped."""
     summed = [n for n in left if n in right and n not in out]
-    if len(summed) != 1 or not out or len(right) < 2 or any(len(set(x)) < len(x) for x in (left, right)) or REST in right[-2:]:
+    if len(summed) != 1 or not out or len(right) < 2 or any(len(set(x)) < len(x) for x in (left, right)):
         return None
     k, n, batch = summed[0], out[-1], right[:-2]
     if set(right[-2:]) != {k, n} or n in left or k not in left[-2:] or (batch and batch != out[:-2]):
         return None
     straight = left[-1] == k
-    if [x for x in left if x != k] != out[:-1] or (not straight and left[-1] == REST) or (batch and batch != left[:-2]):
+    if [x for x in left if x != k] != out[:-1] or (batch and batch != left[:-2]):
         return None
     return not straight, right[-2] != k
 

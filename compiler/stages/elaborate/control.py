@@ -398,7 +398,7 @@ def _outside(x: Expander, c: Copies, value: FieldValue) -> Value:
         raise fault("bad-port", "this takes the name of a value", value.span)
     found = x.inline(value, c.scope, c.index) if isinstance(value, NodeSpec) else c.scope.reference(value)
     if found is None:
-        raise fault("absent-value", f"{f'`{value.text}`' if isinstance(value, Scalar) else 'this value'} is absent here", value.span)
+        raise fault("absent-value", f"`{value.text if isinstance(value, Scalar) else value.target.text}` is absent here", value.span)
     return found
 
 
