@@ -1,0 +1,48 @@
+"""The `checkpoint:` sections of the library name every tensor of the weight files that they speak of, with its shape."""
+
+import pytest
+from nnspec.checkpoint import read_rules, sources
+from nnspec.ir.parameters import state_shapes
+from nnspec.lang.diagnostic import Sink
+from nnspec.pipeline import front
+
+G2P = {"enc_emb": (29, 256), "enc_w_ih": (768, 256), "enc_w_hh": (768, 256), "enc_b_ih": (768,), "enc_b_hh": (768,),
+       "dec_emb": (74, 256), "dec_w_ih": (768, 256), "dec_w_hh": (768, 256), "dec_b_ih": (768,), "dec_b_hh": (768,),
+       "fc_w": (74, 256), "fc_b": (74,)}                       # of g2p_en 2.1
+
+
+def asked_for(name):
+    """Foreign name -> shape of every tensor that the spec reads."""
+    found = front(name)
+    sink = Sink()
+    rules = read_rules(found.spec.checkpoint, found.graph.sizes.__getitem__, sink)
+    made = sources(rules, state_shapes(found.graph), sink)
+    assert not sink.items
+    return {s.name: s.shape for s in made.values()}
+
+
+def theirs(model, config):
+    """Foreign name -> shape of a transformers model, without its memory."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    with torch.device("meta"):
+        made = getattr(transformers, model)(getattr(transformers, config[0])(**config[1]))
+    return {k: tuple(v.shape) for k, v in made.named_parameters()}
+
+
+def test_g2p_reads_the_file_of_its_package():
+    assert asked_for("g2p") == G2P
+
+
+MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+
+
+@pytest.mark.parametrize("name, model, config, unused", [
+    ("gpt2", "GPT2Model", ("GPT2Config", {}), set()),
+    ("bert-base", "BertModel", ("BertConfig", {}), set()),
+    ("minilm", "BertModel", ("BertConfig", MINILM), {"pooler.dense.weight", "pooler.dense.bias"}),
+])
+def test_a_model_reads_every_tensor_of_transformers(name, model, config, unused):
+    there = theirs(model, config)
+    assert asked_for(name) == {k: v for k, v in there.items() if k not in unused}
+    assert unused <= set(there)

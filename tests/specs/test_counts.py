@@ -1,0 +1,113 @@
+"""The models of the library: parameters exactly as published, or as their papers' sizes give them."""
+
+from pathlib import Path
+
+import pytest
+from nnspec.ir.parameters import count, parameter_table, state_shapes
+from nnspec.pipeline import front
+
+MODELS = Path(__file__).parents[2] / "specs" / "models"
+
+
+def linear(i, o, bias=True):
+    return i * o + bias * o
+
+
+def gru(i, h):
+    return 3 * (linear(i, h) + linear(h, h))
+
+
+def lstm(i, h):
+    return 4 * (linear(i, h) + linear(h, h))
+
+
+def gpt(vocab, width, layers, positions):
+    """Radford et al. 2019: tied logits; a layer has 12 d^2 weights, 9 d biases and two norms."""
+    return (vocab + positions) * width + layers * (12 * width**2 + 13 * width) + 2 * width
+
+
+def bert(vocab, width, layers, hidden, *, positions=512, segments=2):
+    layer = 4 * linear(width, width) + linear(width, hidden) + linear(hidden, width) + 4 * width
+    return (vocab + positions + segments) * width + 2 * width + layers * layer
+
+
+def llama(vocab, width, layers, kv_width, hidden):
+    """Touvron et al. 2023, arXiv:2302.13971: no biases, norms with a weight, logits of their own."""
+    attention = 2 * width**2 + 2 * width * kv_width
+    return 2 * vocab * width + layers * (attention + 3 * width * hidden + 2 * width) + width
+
+
+def transformer(vocab, width, layers, hidden):
+    """Vaswani et al. 2017: projections without biases, one table for three uses, norms with weight and bias."""
+    ffn, norm, attention = linear(width, hidden) + linear(hidden, width), 2 * width, 4 * width**2
+    return vocab * width + layers * (attention + ffn + 2 * norm) + layers * (2 * attention + ffn + 3 * norm)
+
+
+def additive(vocab, embed, hidden, align):
+    """Bahdanau et al. 2015: two tables, three GRUs, the alignment model, the first state, the readout and the logits."""
+    scores = linear(hidden, align, False) + linear(2 * hidden, align, False) + align
+    decoder = scores + gru(embed + 2 * hidden, hidden) + linear(3 * hidden + embed, embed)
+    return 2 * vocab * embed + 2 * gru(embed, hidden) + linear(hidden, hidden, False) + decoder + linear(embed, vocab)
+
+
+def luong(vocab, embed, hidden, layers):
+    """Luong et al. 2015: two tables, two stacks (the second is also fed the last output), W_a, W_c and the logits."""
+    stacks = lstm(embed, hidden) + lstm(embed + hidden, hidden) + 2 * (layers - 1) * lstm(hidden, hidden)
+    return 2 * vocab * embed + stacks + hidden**2 + linear(2 * hidden, hidden, False) + linear(hidden, vocab, False)
+
+
+PUBLISHED = {"gpt2": 124_439_808, "bert-base": 109_482_240, "llama-3-8b": 8_030_261_248, "mistral-7b": 7_241_732_096,
+             "minilm": 22_713_216 - linear(384, 384)}         # the checkpoint has a pooler, which its sentence vectors skip
+FROM_SIZES = {
+    "gpt2": gpt(50257, 768, 12, 1024),
+    "gpt3-175b": gpt(50257, 12288, 96, 2048),
+    "bert-base": bert(30522, 768, 12, 3072) + linear(768, 768),
+    "minilm": bert(30522, 384, 6, 1536),
+    "llama-3-8b": llama(128256, 4096, 32, 8 * 128, 14336),
+    "mistral-7b": llama(32000, 4096, 32, 8 * 128, 14336),
+    "transformer-base": transformer(37000, 512, 6, 2048),
+    "transformer-big": transformer(37000, 1024, 6, 4096),
+    "additive-seq2seq": additive(30000, 620, 1000, 1000),
+    "luong": luong(50000, 1000, 1000, 4),
+    "g2p": (29 + 74) * 256 + 2 * gru(256, 256) + linear(256, 74),
+}
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    return {path.stem: front(path) for path in sorted(MODELS.glob("*.yaml"))}
+
+
+@pytest.mark.parametrize("name", FROM_SIZES)
+def test_a_model_has_the_parameters_that_its_sizes_give(compiled, name):
+    assert count(compiled[name].graph) == FROM_SIZES[name]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_model_has_the_parameters_that_were_published(compiled, name):
+    assert count(compiled[name].graph) == PUBLISHED[name]
+
+
+def test_every_model_is_counted_and_said_without_a_warning(compiled):
+    assert set(compiled) == set(FROM_SIZES)
+    for name, model in compiled.items():
+        assert model.spec.name == name and model.spec.about.endswith(".") and not model.warnings, name
+
+
+def test_paths_are_those_that_a_person_expects(compiled):
+    shapes = state_shapes(compiled["llama-3-8b"].graph)
+    assert shapes["layers.3.attention.query.weight"] == (4096, 4096)
+    assert shapes["layers.31.attention.key.weight"] == (1024, 4096)
+    assert shapes["layers.0.ffn.gate.weight"] == (14336, 4096)
+    assert "logits.weight" in shapes and "logits.weight" not in state_shapes(compiled["gpt2"].graph)
+
+
+def test_weights_start_as_the_papers_say(compiled):
+    """GPT-2: N(0, 0.02), and 1 / sqrt(2 layers) of it for what adds to the residual stream; biases at 0."""
+    starts = {e.path: e.start for e in parameter_table(compiled["gpt2"].graph)}
+    assert starts["embed.weight"] == starts["layers.{i}.ffn.up.weight"] == {"normal": 0.02}
+    smaller = {"normal": pytest.approx(0.02 / 24**0.5)}
+    assert starts["layers.{i}.attention.output.weight"] == starts["layers.{i}.ffn.down.weight"] == smaller
+    assert starts["layers.{i}.attention.query.bias"] == starts["layers.{i}.ffn.up.bias"] == "zeros"
+    plain = {e.path: e.start for e in parameter_table(compiled["transformer-base"].graph)}
+    assert plain["encoder.{i}.attention.query.weight"] == {"fan_in_uniform": 1.0}
