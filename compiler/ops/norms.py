@@ -198,7 +198,7 @@ class Dropout(Pointwise):
         return super().infer(inputs)
 
     def torch(self, t: Any, **ports: Any) -> Any:
-        return t.F.dropout(ports["in"], self.rate, t.training)
+        return t.F.dropout(ports["in"], self.rate, t.training) if self.rate else ports["in"] if self.rate else ports["in"]
 
     def onnx(self, g: Any, **ports: Any) -> Any:
         return ports["in"]
