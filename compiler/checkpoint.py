@@ -2,7 +2,8 @@
 
 `path: name` renames; `{from: name, as: pattern}` rearranges, as einops writes it. `{i}` stands for any copy's number. A
 list in a path, `layers.{i}.attention.[query, key, value].weight`, unpacks one tensor: the first axis of the pattern's
-result is the list. Parameters that the section does not name have our own names.
+result is the list. Parameters that the section does not name have our own names. `ignore:` lists foreign tensors that the
+model does not need, such as a head.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .ir.dimension import Dim
 from .ir.evaluate import evaluate
 from .lang.diagnostic import Sink, fault, suggest
 from .lang.expression import parse_expression
-from .lang.tree import Mapping as TreeMapping, Scalar
+from .lang.tree import Mapping as TreeMapping, Scalar, Sequence
 from .ops.base import OpFault
 from .ops.patterns import parse_pattern, regroup
 from .weight_names import match_weights
@@ -40,10 +41,22 @@ class Rule:
     def match(self, path: str) -> tuple[int, str] | None:
         """Which of the rule's paths this is, and the foreign name with its numbers filled in."""
         for part, ours in enumerate(self.paths):
-            found = re.fullmatch(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>\\d+)", re.escape(ours)), path)
+            found = re.fullmatch(_numbered(ours), path)
             if found:
                 return part, re.sub(r"\{(\w+)\}", lambda m: found.groupdict().get(m.group(1), m.group(0)), self.foreign)
         return None
+
+
+def _numbered(path: str) -> str:
+    """A regular expression for a path where `{i}` is any number."""
+    seen: set[str] = set()
+
+    def number(found: re.Match[str]) -> str:
+        name = found[1]
+        text = f"(?P={name})" if name in seen else rf"(?P<{name}>\d+)"
+        seen.add(name)
+        return text
+    return re.sub(r"\\\{([a-z]\w*)\\\}", number, re.escape(path))
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,17 @@ def read_rules(tree: TreeMapping | None, size: Callable[[str], Any], sink: Sink)
         with sink.catch():
             rules.append(_rule(entry.key, entry.value, size))
     return rules
+
+
+def read_ignored(tree: TreeMapping | None, sink: Sink) -> list[str]:
+    """The foreign names, with {i}, that `ignore:` lists."""
+    listed = tree.get("ignore") if tree else None
+    if listed is None:
+        return []
+    if not isinstance(listed, Sequence) or not all(isinstance(x, Scalar) for x in listed):
+        sink.add(fault("bad-checkpoint", "`ignore:` is a list of foreign names", listed.span).diagnostic)
+        return []
+    return [x.text for x in listed if isinstance(x, Scalar)]
 
 
 def _rule(key: Scalar, value: Any, size: Callable[[str], Any]) -> Rule:
@@ -153,6 +177,24 @@ def _source(rule: Rule, part: int, foreign: str, shape: Shape) -> Source:
     return Source(foreign, tuple(int(np.prod(g)) for g in groups), apply)
 
 
+@dataclass(frozen=True)
+class Needed:
+    """A weight file without the tensors that the spec ignores."""
+
+    file: Any
+    ignored: tuple[str, ...]
+
+    @property
+    def path(self) -> Any:
+        return self.file.path
+
+    def names(self) -> list[str]:
+        return [n for n in self.file.names() if not any(re.fullmatch(_numbered(i), n) for i in self.ignored)]
+
+    def shape(self, name: str) -> Shape:
+        return tuple(self.file.shape(name))
+
+
 @dataclass
 class Loader:
     """Reads our parameters from an open weight file, one at a time; a packed tensor is read once while it is in use."""
@@ -168,7 +210,7 @@ class Loader:
         return np.ascontiguousarray(source.apply(self.last[1]))
 
 
-def match(file: Any, rules: list[Rule], shapes: Mapping[str, Shape], sink: Sink) -> Loader:
+def match(file: Any, rules: list[Rule], ignored: list[str], shapes: Mapping[str, Shape], sink: Sink) -> Loader:
     """A loader for a weight file that fits: our own names without a mapping, else through the rules.
 
     Raises Diagnostics (`checkpoint-mismatch`) that lists every missing, unexpected and mis-shaped tensor.
@@ -176,6 +218,6 @@ def match(file: Any, rules: list[Rule], shapes: Mapping[str, Shape], sink: Sink)
     own = set(shapes) <= set(file.names())
     found = {p: Source(p, s) for p, s in shapes.items()} if own else sources(rules, shapes, sink)
     sink.check()
-    match_weights({s.name: s.shape for s in found.values()}, file)
+    match_weights({s.name: s.shape for s in found.values()}, Needed(file, () if own else tuple(ignored)))
     return Loader(file, found)
 

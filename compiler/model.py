@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .ir.graph import Graph
-from .ir.parameters import count, expand
+from .ir.parameters import count, state_shapes
 from .lang.diagnostic import Diagnostic, Sink
 from .pipeline import Compiled, front
 from .show import show
@@ -77,7 +77,7 @@ class Model:
         from .weights import open_weights
         state = module.state_dict()
         with open_weights(path) as file:
-            loader = self._loader(file)
+            loader = self.loader(file)
             with torch.no_grad():
                 for name in sorted(state, key=lambda n: loader.sources[n].name):
                     state[name].copy_(torch.from_numpy(loader(name)))
@@ -92,13 +92,20 @@ class Model:
         from .export import export
         return export(self, Path(folder), weights, init, target, dtype, certify, frozenset(without))
 
-    def _loader(self, file: Any) -> Any:
-        from .checkpoint import match, read_rules
+    @property
+    def spec_text(self) -> str:
+        """The text of the spec, kept in the ONNX file."""
+        return self._compiled.spec.source.text
+
+    def loader(self, file: Any) -> Any:
+        """A function from a parameter's path to its array, for an open weight file that fits. Raises Diagnostics."""
+        from .checkpoint import match, read_ignored, read_rules
         sink = Sink()
         spec = self._compiled.spec
         rules = read_rules(spec.checkpoint, lambda name: self.graph.sizes.get(name), sink)
+        ignored = read_ignored(spec.checkpoint, sink)
         sink.check()
-        return match(file, rules, {path: p.shape for path, p in expand(self.graph)}, sink)
+        return match(file, rules, ignored, state_shapes(self.graph), sink)
 
 
 def load(path: str | Path, sizes: Mapping[str, Any] | None = None) -> Model:

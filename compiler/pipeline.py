@@ -1,7 +1,7 @@
 """The whole compiler on one page.
 
-text --parse--> Tree --compose--> Tree --check--> Tree --decode--> Spec --elaborate--> typed Graph --hoist--> typed Graph
-    --> torch module = Python source | ONNX
+text --parse--> Tree --compose--> Tree --check--> Tree --decode--> Spec --elaborate--> typed Graph --hoist, simplify-->
+    typed Graph --> torch module = Python source | ONNX
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .stages.decode import decode
 from .stages.elaborate import elaborate
 from .stages.hoist import hoist
 from .stages.parse import parse, read_source
+from .stages.simplify import simplify
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +35,7 @@ class Compiled:
 
     def lowered(self) -> Graph:
         """The graph that every target is made from."""
-        return hoist(self.graph)
+        return simplify(hoist(self.graph))
 
 
 def front(path: str | Path, sizes: Mapping[str, str] | None = None) -> Compiled:
