@@ -9,32 +9,45 @@ from typing import TypeVar
 from ..lang.diagnostic import Sink, fault, suggest
 from ..lang.expression import Expression, parse_expression
 from ..lang.source import Source, Span
-from ..lang.spec import (CONTROL_KEYS, CONTROLS, RESERVED, TARGETS, BlockSpec, DimText, Each, Field, FieldValue, InputSpec, Items,
-                         NodeSpec, SettingSpec, SlotSpec, Spec, TypeText, Unit)
-from ..lang.tree import Entry, Mapping, Scalar, Sequence, Tree, kind
+from ..lang.spec import (
+    CONTROL_KEYS,
+    CONTROLS,
+    TARGETS,
+    BlockSpec,
+    DimText,
+    Each,
+    Field,
+    FieldValue,
+    InputSpec,
+    Items,
+    NodeSpec,
+    SettingSpec,
+    SlotSpec,
+    Spec,
+    TypeText,
+    Unit,
+)
+from ..lang.structure import DTYPES
+from ..lang.tree import Entry, Mapping, Scalar, Sequence, Tree
 
-TOP_KEYS = ("nnspec", "name", "about", "notes", "use", "sizes", "inputs", "graph", "outputs", "blocks", "expect", "budget", "checkpoint")
-BLOCK_KEYS = ("about", "notes", "settings", "slots", "inputs", "graph", "outputs")
-DTYPES = ("float", "int64", "bool")
-NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 TYPE = re.compile(r"\s*(optional\s+)?([A-Za-z_0-9]+)\s*\[(.*)\]\s*\Z", re.S)
+SETTING = re.compile(r"\s*(optional\s+)?(?:(int|float|bool|list|text)|one of\s+([^=]+?))\s*(?:=\s*(.+?)\s*)?\Z", re.S)
 T = TypeVar("T")
 
 
-def decode(source: Source, tree: Tree, library: Iterable[tuple[Source, Mapping]], sink: Sink) -> Spec | None:
-    """Decode a composed model file and the block files it uses; errors go to `sink`."""
+def decode(source: Source, tree: Tree, library: Iterable[tuple[Source, Mapping, Iterable[Source]]], sink: Sink,
+           uses: Iterable[Source] | None = None) -> Spec | None:
+    """Decode a composed and checked model file and the files of blocks it uses; errors go to `sink`.
+
+    Each file of the library comes with the sources that it uses itself, and after them; it sees their blocks and no
+    others. The model sees the blocks of the files in `uses`, by default of all.
+    """
     decoder = Decoder(sink)
-    used: dict[str, BlockSpec] = {}
-    for file, blocks in library:
-        for name, block in decoder.unit(file, blocks).blocks.items():
-            if name in used and used[name].span.source is not block.span.source:
-                sink.add(fault("duplicate-name", f"two used files define a block `{name}`", block.name.span,
-                               used[name].name.span).diagnostic)
-            used[name] = block
-    if not isinstance(tree, Mapping):
-        sink.add(fault("bad-spec", f"a spec is a mapping, not {kind(tree)}", tree.span).diagnostic)
-        return None
-    unit = decoder.unit(source, tree, used)
+    units: dict[Source, Unit] = {}
+    for file, blocks, own in library:
+        units[file] = decoder.unit(file, blocks, [units[s] for s in own if s in units])
+    assert isinstance(tree, Mapping)
+    unit = decoder.unit(source, tree, [units[s] for s in (units if uses is None else uses) if s in units])
     with sink.catch():
         main = decoder.main(unit, tree)
         return Spec(main.name.text, main.about, unit, main, source, tree, _mapping(tree, "checkpoint"), tree.get("expect"),
@@ -46,22 +59,19 @@ class Decoder:
     def __init__(self, sink: Sink):
         self.sink = sink
 
-    def unit(self, source: Source, tree: Mapping, used: dict[str, BlockSpec] | None = None) -> Unit:
-        """The sizes and blocks of one file."""
+    def unit(self, source: Source, tree: Mapping, used: Iterable[Unit] = ()) -> Unit:
+        """The sizes and blocks of one file, which sees the blocks that the used files define."""
         unit = Unit(source)
-        self.keys(tree, TOP_KEYS, "a spec")
-        version = tree.get("nnspec")
-        if version is not None and not (isinstance(version, Scalar) and version.text == "1"):
-            self.sink.add(fault("bad-version", "this is not version 1 of the language", version.span, help="write `nnspec: 1`").diagnostic)
         for entry in self.entries(tree, "sizes"):
-            with self.sink.catch():
-                self.name(entry.key, "a size")
-                unit.sizes[entry.key.text], unit.size_keys[entry.key.text] = entry.value, entry.key
-        unit.blocks.update(used or {})
+            unit.sizes[entry.key.text], unit.size_keys[entry.key.text] = entry.value, entry.key
+        for name, block in ((n, u.blocks[n]) for u in used for n in sorted(u.own)):
+            if name in unit.blocks:
+                self.sink.add(fault("duplicate-name", f"two used files define a block `{name}`", block.name.span,
+                                    unit.blocks[name].name.span, help="rename one of them, or use one of the files").diagnostic)
+            unit.blocks[name] = block
         own = {}
         for entry in self.entries(tree, "blocks"):
             with self.sink.catch():
-                self.name(entry.key, "a block")
                 if entry.key.text in unit.blocks:
                     raise fault("duplicate-name", f"block `{entry.key.text}` is defined here and in a used file", entry.key.span,
                                 unit.blocks[entry.key.text].name.span, help="rename this one")
@@ -72,32 +82,26 @@ class Decoder:
 
     def main(self, unit: Unit, tree: Mapping) -> BlockSpec:
         name = tree.get("name")
-        named = name if isinstance(name, Scalar) else Scalar(re.sub(r"\.ya?ml$", "", unit.source.name.rsplit("/", 1)[-1]), tree.span)
-        for key in ("graph", "outputs"):
-            if key not in tree:
-                raise fault("missing-key", f"the spec has no `{key}:`", tree.span.part(0, 1),
-                            help="a model needs `inputs:`, `graph:` and `outputs:`")
+        stem = re.sub(r"\.ya?ml$", "", unit.source.name.rsplit("/", 1)[-1])
+        named = name if isinstance(name, Scalar) else Scalar(stem, tree.span)
         return self.body(named, tree, unit, {}, {})
 
     def block(self, name: Scalar, tree: Tree, unit: Unit) -> BlockSpec:
-        tree = self.expect(tree, Mapping, f"block `{name.text}`")
-        self.keys(tree, BLOCK_KEYS, f"block `{name.text}`")
+        tree = _as(Mapping, tree)
         settings = self.collect(tree, "settings", self.setting)
         slots = self.collect(tree, "slots", self.slot)
         return self.body(name, tree, unit, settings, slots)
 
-    def body(self, name: Scalar, tree: Mapping, unit: Unit, settings: dict[str, SettingSpec], slots: dict[str, SlotSpec]) -> BlockSpec:
+    def body(self, name: Scalar, tree: Mapping, unit: Unit, settings: dict[str, SettingSpec],
+             slots: dict[str, SlotSpec]) -> BlockSpec:
         inputs = self.collect(tree, "inputs", self.input)
         nodes: dict[str, NodeSpec] = {}
         for entry in self.entries(tree, "graph"):
             with self.sink.catch():
-                self.name(entry.key, "a node")
                 if entry.key.text in inputs:
                     raise fault("duplicate-name", f"`{entry.key.text}` names both an input and a node", entry.key.span,
                                 inputs[entry.key.text].name.span, help="rename one of them")
-                nodes[entry.key.text] = self.node(entry.key.text, entry.key.span, self.expect(entry.value, Mapping, "a node"))
-        if not nodes:
-            self.sink.add(fault("missing-key", f"`{name.text}` has no nodes", name.span, help="give it a `graph:`").diagnostic)
+                nodes[entry.key.text] = self.node(entry.key.text, entry.key.span, _as(Mapping, entry.value))
         about = tree.get("about")
         return BlockSpec(name, about.text if isinstance(about, Scalar) else "", settings, slots, inputs, nodes,
                          self.outputs(tree, nodes), name.span, unit)
@@ -111,52 +115,29 @@ class Decoder:
         if isinstance(written, Scalar):
             return ((Scalar("out", written.span), written),)
         if isinstance(written, Sequence):
-            refs = [self.expect(x, Scalar, "an output") for x in written]
+            refs = [_as(Scalar, x) for x in written]
             return tuple((Scalar(r.text.rsplit(".", 1)[-1], r.span), r) for r in refs)
-        for entry in written:
-            self.name(entry.key, "an output")
-        return tuple((e.key, self.expect(e.value, Scalar, "an output")) for e in written)
+        return tuple((e.key, _as(Scalar, e.value)) for e in written)
 
     def node(self, name: str, where: Span, tree: Mapping) -> NodeSpec:
-        """A node or a fill. Exactly one of op / block / slot, except that `scan:` names its own block."""
-        control = self.one_of(tree, CONTROLS, name)
-        target = self.one_of(tree, TARGETS, name)
-        if control == "scan":
-            if target:
-                raise fault("bad-node", "`scan:` names the block that it runs; it takes no `op`, `block` or `slot` beside it",
-                            self.key(tree, target).span, self.key(tree, "scan").span)
-            kind_, target_scalar, count = "block", self.expect(tree.get("scan"), Scalar, "`scan`"), None
-        elif target is None:
-            raise fault("bad-node", f"node `{name}` says neither `op:`, `block:` nor `slot:`", where,
-                        help=self.hint(tree) or "a node is one of `{op: NAME, ...}`, `{block: NAME, ...}`, `{slot: NAME, ...}`")
-        else:
-            kind_, target_scalar = target, self.expect(tree.get(target), Scalar, f"`{target}`")
-            count = self.expect(tree.get(control), Scalar, f"`{control}`") if control else None
-        self.control_keys(tree, control)
+        """A node or a fill."""
+        control = next((c for c in CONTROLS if c in tree), None)
+        target = "scan" if control == "scan" else next(t for t in TARGETS if t in tree)
+        count = None if control in (None, "scan") else self.scalar(tree, control)
         known = {*TARGETS, *CONTROLS, *CONTROL_KEYS}
         fields = {e.key.text: Field(e.key, self.value(f"{name}.{e.key.text}", e.value)) for e in tree if e.key.text not in known}
-        return NodeSpec(name, kind_, target_scalar, fields, where, control, count, self.scalar(tree, "along"),
+        kind = "block" if target == "scan" else target
+        return NodeSpec(name, kind, _as(Scalar, tree.get(target)), fields, where, control, count, self.scalar(tree, "along"),
                         self.each(name, tree), self.carry(name, tree), self.scalar(tree, "share"), self.scalar(tree, "backward"),
                         self.route(tree), self.pattern(name, where, tree))
-
-    def control_keys(self, tree: Mapping, control: str | None) -> None:
-        legal = {None: (), "repeat": ("each", "carry", "share", "pattern"), "scan": ("along", "each", "carry", "backward"),
-                 "branch": ("each", "share", "pattern", "route")}[control]
-        for key in CONTROL_KEYS:
-            if key in tree and key not in legal:
-                by = [c for c, keys in {"repeat": ("share", "pattern"), "scan": ("along", "backward"), "branch": ("route",)}.items() if key in keys]
-                raise fault("bad-node", f"`{key}:` has no meaning {'in a ' + control if control else 'here'}", self.key(tree, key).span,
-                            help=f"`{key}` goes with {' or '.join(f'`{c}:`' for c in by or CONTROLS)}")
 
     def each(self, name: str, tree: Mapping) -> tuple[Each, ...]:
         out = []
         for e in self.entries(tree, "each"):
             value = e.value
-            if isinstance(value, Mapping) and "from" in value:
-                self.keys(value, ("from", "at"), "`each`")
-                at = value.get("at")
-                out.append(Each(e.key, self.value(f"{name}.{e.key.text}", self.need(value, "from")),
-                                self.expect(at, Scalar, "`at`") if at is not None else None))
+            if isinstance(value, Mapping) and not is_node(value):
+                chosen = self.value(f"{name}.{e.key.text}", _there(value.get("from")))
+                out.append(Each(e.key, chosen, self.scalar(value, "at")))
             else:
                 out.append(Each(e.key, self.value(f"{name}.{e.key.text}", value)))
         return tuple(out)
@@ -167,21 +148,17 @@ class Decoder:
     def route(self, tree: Mapping) -> dict[str, Scalar] | None:
         if "route" not in tree:
             return None
-        route = self.expect(tree.get("route"), Mapping, "`route`")
-        self.keys(route, ("weights", "indices"), "`route`")
-        return {k: self.expect(self.need(route, k), Scalar, f"`{k}`") for k in ("weights", "indices")}
+        route = _as(Mapping, tree.get("route"))
+        return {k: _as(Scalar, route.get(k)) for k in ("weights", "indices")}
 
     def pattern(self, name: str, where: Span, tree: Mapping) -> tuple[tuple[Scalar | None, NodeSpec], ...]:
         """Each item of the cycle, merged over the node's own keys, as a whole node of its own."""
         if "pattern" not in tree:
             return ()
-        items = self.expect(tree.get("pattern"), Sequence, "`pattern`")
-        if not len(items):
-            raise fault("bad-node", "`pattern` is empty", items.span)
         base = Mapping(tuple(e for e in tree if e.key.text in TARGETS or e.key.text not in {*CONTROLS, *CONTROL_KEYS}), tree.span)
         out = []
-        for item in items:
-            over = self.expect(item, Mapping, "an item of `pattern`")
+        for item in _as(Sequence, tree.get("pattern")):
+            over = _as(Mapping, item)
             times = self.scalar(over, "times")
             body = Mapping(tuple(e for e in over if e.key.text != "times"), over.span)
             out.append((times, self.node(name, where, merge(base, body))))
@@ -193,19 +170,17 @@ class Decoder:
             return tree
         if isinstance(tree, Sequence):
             return Items(tuple(self.value(f"{name}.{i}", t) for i, t in enumerate(tree)), tree.span)
-        if any(k in tree for k in (*TARGETS, "scan")):
+        if is_node(tree):
             return self.node(name, tree.span, tree)
         return tree
 
     def input(self, key: Scalar, tree: Tree) -> InputSpec:
-        self.name(key, "an input", ports=True)
-        return InputSpec(key, type_text(self.expect(tree, Scalar, f"the type of `{key.text}`")))
+        return InputSpec(key, type_text(_as(Scalar, tree)))
 
     def setting(self, key: Scalar, tree: Tree) -> SettingSpec:
         """`int`, `optional float`, `bool = true`, `list`, `one of relu | gelu = relu`, `int = width / heads`."""
-        self.name(key, "a setting")
-        scalar = self.expect(tree, Scalar, f"setting `{key.text}`")
-        found = re.match(r"\s*(optional\s+)?(?:(int|float|bool|list|text)|one of\s+([^=]+?))\s*(?:=\s*(.+?)\s*)?\Z", scalar.text, re.S)
+        scalar = _as(Scalar, tree)
+        found = SETTING.match(scalar.text)
         if not found:
             raise fault("bad-setting", f"`{scalar.text}` is not the type of a setting", scalar.span,
                         help='write `int`, `float`, `bool`, `list`, `text` or `one of a | b`, then ` = default` if it has one')
@@ -213,12 +188,12 @@ class Decoder:
         names = tuple(x for x in re.split(r"[|,\s]+", choices or "") if x)
         at = _within(scalar, found.start(4), found.end(4)) if default else None
         expression = parse_expression(default, at) if at and plain not in (None, "text") else None
-        return SettingSpec(key, plain or "choice", scalar.span, names, Scalar(default, at) if at else None, bool(optional), expression)
+        given = Scalar(default, at) if at else None
+        return SettingSpec(key, plain or "choice", scalar.span, names, given, bool(optional), expression)
 
     def slot(self, key: Scalar, tree: Tree) -> SlotSpec:
         """`[optional] [name:] type, ... [-> type]`."""
-        self.name(key, "a slot")
-        scalar = self.expect(tree, Scalar, f"slot `{key.text}`")
+        scalar = _as(Scalar, tree)
         text, base = scalar.text, 0
         optional = re.match(r"\s*optional\s+(?=\w+\s*(?::|\[))", text)
         if optional:
@@ -246,73 +221,43 @@ class Decoder:
 
     def entries(self, tree: Mapping, key: str) -> tuple[Entry, ...]:
         found = tree.get(key)
-        if found is None or (isinstance(found, Scalar) and not found.text):
-            return ()
-        if not isinstance(found, Mapping):
-            self.sink.add(fault("bad-spec", f"`{key}:` is a mapping, not {kind(found)}", found.span).diagnostic)
-            return ()
-        return found.entries
-
-    def expect(self, tree: Tree | None, want: type[T], what: str) -> T:
-        if not isinstance(tree, want):
-            words = {Scalar: "one value", Sequence: "a list", Mapping: "a mapping"}[want]  # type: ignore[index]
-            assert tree is not None
-            raise fault("bad-spec", f"{what} is {words}, not {kind(tree)}", tree.span)
-        return tree
+        return found.entries if isinstance(found, Mapping) else ()      # a key without a value is an empty mapping
 
     def scalar(self, tree: Mapping, key: str) -> Scalar | None:
         found = tree.get(key)
-        return None if found is None else self.expect(found, Scalar, f"`{key}`")
+        return None if found is None else _as(Scalar, found)
 
-    def need(self, tree: Mapping, key: str) -> Tree:
-        found = tree.get(key)
-        if found is None:
-            raise fault("missing-key", f"`{key}` is missing", tree.span)
-        return found
 
-    def key(self, tree: Mapping, key: str) -> Scalar:
-        entry = tree.entry(key)
-        assert entry is not None
-        return entry.key
+def _as(want: type[T], tree: Tree | None) -> T:
+    """The tree as what `check` made sure it is."""
+    assert isinstance(tree, want), tree
+    return tree
 
-    def one_of(self, tree: Mapping, keys: tuple[str, ...], name: str) -> str | None:
-        found = [k for k in keys if k in tree]
-        if len(found) > 1:
-            raise fault("bad-node", f"node `{name}` says both `{found[0]}:` and `{found[1]}:`", self.key(tree, found[1]).span,
-                        self.key(tree, found[0]).span)
-        return found[0] if found else None
 
-    def hint(self, tree: Mapping) -> tuple[str, ...]:
-        near = [s for e in tree for s in suggest(e.key.text, TARGETS) if s.startswith("did you")]
-        return tuple(near[:1])
+def _there(tree: Tree | None) -> Tree:
+    assert tree is not None
+    return tree
 
-    def keys(self, tree: Mapping, known: tuple[str, ...], what: str) -> None:
-        for key in tree.keys():
-            if key not in known and not key.startswith("x-"):
-                entry = self.key(tree, key)
-                self.sink.add(fault("unknown-key", f"{what} has no key `{key}`", entry.span, help=suggest(key, known, "keys")).diagnostic)
 
-    def name(self, key: Scalar, what: str, ports: bool = False) -> None:
-        if not NAME.match(key.text):
-            raise fault("bad-name", f"`{key.text}` cannot name {what}", key.span,
-                        help="names are lower-case letters, digits and `_`, and start with a letter")
-        if key.text in RESERVED or (key.text in ("in", "i") and not (ports and key.text == "in")):
-            raise fault("bad-name", f"`{key.text}` is a word of the language and cannot name {what}", key.span)
+def is_node(tree: Tree) -> bool:
+    """Whether a mapping is a node of its own: it names what it applies."""
+    return isinstance(tree, Mapping) and any(k in tree for k in (*TARGETS, "scan"))
 
 
 def merge(base: Mapping, over: Mapping) -> Mapping:
     """`over`'s keys laid over `base`'s; mappings merge, except that one naming its own target replaces."""
     out = {e.key.text: e for e in base}
-    if any(k in over for k in TARGETS):
+    if is_node(over):
         for k in TARGETS:
             out.pop(k, None)
     for e in over:
         old = out.get(e.key.text)
-        if old and isinstance(old.value, Mapping) and isinstance(e.value, Mapping) and not any(k in e.value for k in TARGETS):
-            e = Entry(e.key, merge(old.value, e.value))
-        elif old and isinstance(old.value, Scalar) and isinstance(e.value, Mapping) and not any(k in e.value for k in TARGETS):
-            raise fault("bad-node", f"there is nothing to merge these keys of `{e.key.text}` into", e.value.span, old.value.span,
-                        help="write the value above as a mapping, such as `{block: NAME}`")
+        if old and isinstance(e.value, Mapping) and not is_node(e.value):
+            if isinstance(old.value, Mapping):
+                e = Entry(e.key, merge(old.value, e.value))
+            elif isinstance(old.value, Scalar):
+                raise fault("bad-node", f"there is nothing to merge these keys of `{e.key.text}` into", e.value.span,
+                            old.value.span, help="write the value above as a mapping, such as `{block: NAME}`")
         out[e.key.text] = e
     return Mapping(tuple(out.values()), base.span)
 
