@@ -41,11 +41,17 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Output:
-    """A result: entries of `shape` are lengths or polynomials over dimension names."""
+    """A result: entries of `shape` are lengths or polynomials over dimension names. `value` is its name in the model file
+    where that is another one (an output that is called like an input)."""
 
     name: str
     dtype: str
     shape: Shape
+    value: str | None = None
+
+    @property
+    def held(self) -> str:
+        return self.value or self.name
 
 
 @dataclass(frozen=True)
@@ -161,7 +167,8 @@ def _manifest(top: Fields) -> Manifest:
         producer=top.text("producer"), model=ModelFile(model.file("file"), model.sha256("sha256")),
         data=tuple(DataFile(d.file("file"), d.count("bytes"), d.sha256("sha256")) for d in top.children("data")),
         inputs=tuple(_input(x) for x in top.children("inputs")),
-        outputs=tuple(Output(x.text("name"), x.one_of("dtype", DTYPES), x.shape("shape")) for x in top.children("outputs")),
+        outputs=tuple(Output(x.text("name"), x.one_of("dtype", DTYPES), x.shape("shape"),
+                             x.take("value", str, None, optional=True)) for x in top.children("outputs")),
         structure=top.text("structure"), identity=top.text("identity"), parameters=top.count("parameters"),
         sites=tuple(top.objects("sites")), certificate=top.take("certificate", dict, None, optional=True),
     )

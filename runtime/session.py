@@ -48,12 +48,12 @@ class Artifact:
         """
         feeds: dict[str, Any] = dict(prepare(self.manifest, arrays))
         self._absent(feeds)
-        names = [x.name for x in self.outputs]
+        names = [x.held for x in self.outputs]
         try:
             values = self._run_values(names, feeds) if self._bfloat16 else self._session.run(names, feeds)
         except Exception as error:  # ONNX Runtime's errors have no common class of their own
             raise explain("run-failed", "the model fails on these inputs", self._model, error) from None
-        return dict(zip(names, values, strict=True))
+        return {x.name: value for x, value in zip(self.outputs, values, strict=True)}
 
     def end_profile(self) -> Path:
         """Stop profiling and return the JSON file written; the artifact must have been opened with `profile`."""
@@ -189,8 +189,9 @@ def _agreement(manifest: Manifest, session: onnxruntime.InferenceSession) -> lis
     for what, listed, held, needed in pairs:
         kinds = {x.name: _dtype(x.type) for x in held}
         for x in listed:
-            if kinds.get(x.name) != x.dtype:
-                found = f"is {kinds[x.name]}" if x.name in kinds else "does not exist"
+            name = x.held if isinstance(x, Output) else x.name
+            if kinds.get(name) != x.dtype:
+                found = f"is {kinds[name]}" if name in kinds else "does not exist"
                 problems.append(f"{what} `{x.name}` of `{NAME}` is {x.dtype}; in `{manifest.model.file}` it {found}")
         problems += [f"{what} `{x.name}` of `{manifest.model.file}` is not in `{NAME}`"
                      for x in needed if x.name not in {y.name for y in listed}]

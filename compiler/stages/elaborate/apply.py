@@ -50,7 +50,7 @@ def attributes(found: Gathered, cls: type[Op]) -> dict[str, Any]:
     """Constructor arguments of the op from the written fields."""
     out: dict[str, Any] = {}
     sizes: list[tuple[str, Any]] = []
-    fields = {f.metadata["key"] or n: (n, f) for n, f in cls.attributes().items() if f.metadata}
+    fields = {f.metadata["key"] or n: (n, f) for n, f in cls.attributes().items() if f.metadata and f.metadata["kind"] != "open"}
     for key, written in found.attributes.items():
         if key in ("init", "trainable") and key not in fields:
             continue

@@ -20,13 +20,17 @@ def attribute(kind: str, value: FieldValue, scope: Scope, index: int | None, wha
     """The value of one field of kind `kind` (see ops.base.attribute); UNSET when it is an optional setting not given."""
     if isinstance(value, Scalar) and scope.settings.get(value.text, 0) is None:
         return UNSET
+    alternatives = kind.split("|")
+    if alternatives[0] == "ints" and len(alternatives) > 1:
+        word = isinstance(value, Scalar) and (scope.settings.get(value.text, value.text) in alternatives)
+        return attribute("=" + "|".join(alternatives[1:]) if word else "ints", value, scope, index, what)
     if kind in ("dims", "ints", "list"):
         return _list(kind, value, scope, index, what)
+    if kind == "numbers":
+        return _numbers(value, scope, index, what)
     if kind == "init":
         return init(value, scope, index)
     if not isinstance(value, Scalar):
-        if kind == "any" and isinstance(value, Items):
-            return tuple(attribute("any", item, scope, index, what) for item in value.items)
         word = {Items: "a list", NodeSpec: "a node"}.get(type(value), "a mapping")
         raise fault("bad-attribute", f"{what} takes one value, not {word}", value.span)
     if kind == "text":
@@ -90,6 +94,21 @@ def _list(kind: str, value: FieldValue, scope: Scope, index: int | None, what: s
     if kind == "ints":
         return tuple(convert("int", x, value, what, scope) for x in items)
     return tuple(convert("dim" if kind == "dims" else "number", x, value, f"an item of {what}", scope) for x in items)
+
+
+def _numbers(value: FieldValue, scope: Scope, index: int | None, what: str) -> Any:
+    """A number, true or false, or a nested list of them."""
+    if isinstance(value, Items):
+        return tuple(_numbers(item, scope, index, what) for item in value.items)
+    if isinstance(value, Scalar) and value.text in ("true", "false"):
+        return value.text == "true"
+    if not isinstance(value, Scalar):
+        raise fault("bad-attribute", f"{what} is a number or a list of numbers", value.span)
+    found = scope.number(value, index)
+
+    def plain(x: Any) -> Any:
+        return tuple(map(plain, x)) if isinstance(x, list | tuple) else convert("number", x, value, what, scope)
+    return plain(found)
 
 
 def _bool(value: Scalar, scope: Scope, index: int | None, what: str) -> bool:

@@ -54,7 +54,8 @@ def is_literal(value: FieldValue, block: BlockSpec) -> bool:
 
 
 def op_interface(cls: type[Op]) -> Interface:
-    attributes = {f.metadata["key"] or name: f.metadata["kind"] for name, f in cls.attributes().items() if f.metadata}
+    attributes = {f.metadata["key"] or name: f.metadata["kind"] for name, f in cls.attributes().items()
+                  if f.metadata and f.metadata["kind"] != "open"}
     return Interface("op", cls.name, cls, cls.ports(), attributes, {}, cls.attribute_ports, cls.open_attributes)
 
 
