@@ -49,8 +49,8 @@ def _weights(model: Model, weights: Any, init: int | None, module_needed: bool, 
             "too-large", f"a certificate compares with a PyTorch module, and {model.parameters:,} parameters are too many to build one here",
             help="export with `--certify none`, and certify the same spec with smaller `--set` sizes")])
     if weights is None or module_needed or not isinstance(weights, str | Path):
-        module = model.module(seed=init, weights=weights if isinstance(weights, str | Path) else None) if weights is None or isinstance(
-            weights, str | Path) else weights
+        file = weights if isinstance(weights, str | Path) else None
+        module = weights if weights is not None and file is None else model.module(seed=init, weights=file)
         state = module.state_dict()
         return module, lambda path: _array(state[path])
     from .weights import open_weights
@@ -68,4 +68,5 @@ def _twin(model: Model, module: Any, tensors: Any, target: str, certificate: str
     with tempfile.TemporaryDirectory() as scratch:
         twin: Emitted = emit(model.lowered, target, "float32", without, text)
         write(twin, Path(scratch), tensors)
-        return certify(Path(scratch), module, "float32", certificate == "full") | {"note": "certified on its float32 twin: bfloat16 runs on CUDA only"}
+        found = certify(Path(scratch), module, "float32", certificate == "full")
+        return found | {"note": "certified on its float32 twin: bfloat16 runs on CUDA only"}

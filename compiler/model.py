@@ -102,7 +102,7 @@ class Model:
         from .checkpoint import match, read_ignored, read_rules
         sink = Sink()
         spec = self._compiled.spec
-        rules = read_rules(spec.checkpoint, lambda name: self.graph.sizes.get(name), sink)
+        rules = read_rules(spec.checkpoint, self.graph.sizes.get, sink)
         ignored = read_ignored(spec.checkpoint, sink)
         sink.check()
         return match(file, rules, ignored, state_shapes(self.graph), sink)

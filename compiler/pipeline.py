@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 from .ir.graph import Graph
-from .lang.diagnostic import Diagnostic, Diagnostics, Sink, fault, suggest
+from .lang.diagnostic import Diagnostic, Diagnostics, Sink, fault
 from .lang.source import Source
 from .lang.spec import Spec
 from .lang.tree import Mapping as TreeMapping
+from .library import BLOCKS, find
 from .stages.check import check
 from .stages.compose import compose, override
 from .stages.decode import decode
@@ -42,7 +42,7 @@ def front(path: str | Path, sizes: Mapping[str, str] | None = None) -> Compiled:
     """A file, or the name of a model in the library, to a typed graph. Raises Diagnostics with everything wrong."""
     sink = Sink()
     source = read_source(find(path))
-    whole = compose(source, parse(source), load, sink, Path(str(files("nnspec.specs"))) / "blocks")
+    whole = compose(source, parse(source), load, sink, BLOCKS)
     sink.check()
     tree = override(whole.tree, dict(sizes or {}), sink)
     sink.check()
@@ -70,18 +70,3 @@ def load(path: Path) -> tuple[Source, TreeMapping]:
     if not isinstance(tree, TreeMapping):
         raise Diagnostics([fault("bad-spec", "a spec is a mapping", tree.span).diagnostic])
     return source, tree
-
-
-def find(path: str | Path) -> Path:
-    """The file, or the library model of that name."""
-    models = Path(str(files("nnspec.specs"))) / "models"
-    text = str(path)
-    if "/" in text or text.endswith((".yaml", ".yml")) or Path(text).exists():
-        return Path(text)
-    named = models / f"{text}.yaml"
-    if named.exists():
-        return named
-    known = sorted(p.stem for p in models.glob("*.yaml"))
-    raise Diagnostics([fault("bad-path", f"there is no file and no library model `{text}`", help=suggest(text, known, "models")).diagnostic])
-
-

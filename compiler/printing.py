@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +27,8 @@ def columns(rows: Iterable[Sequence[str]], right: frozenset[int] = frozenset()) 
     if not made:
         return []
     wide = [max(len(r[i]) for r in made) for i in range(len(made[0]))]
-    return ["  ".join(f"{c:>{w}}" if i in right else f"{c:<{w}}" for i, (c, w) in enumerate(zip(r, wide, strict=True))).rstrip() for r in made]
+    cell = lambda i, c: f"{c:>{wide[i]}}" if i in right else f"{c:<{wide[i]}}"  # noqa: E731
+    return ["  ".join(cell(i, c) for i, c in enumerate(r)).rstrip() for r in made]
 
 
 def size(n: int) -> str:
@@ -42,9 +42,9 @@ def size(n: int) -> str:
 def export_report(manifest: Any, folder: Path, all_sites: bool) -> str:
     """Files, forms and certificate of one export."""
     lines = [f"{manifest.name}: {manifest.parameters:,} parameters, {manifest.dtype}, for {manifest.target}"]
-    files_ = [(manifest.model.file, (folder / manifest.model.file).stat().st_size), *((d.file, d.bytes) for d in manifest.data)]
-    lines += ["  " + line for line in columns([(str(folder / name), size(n)) for name, n in [*files_, ("manifest.json", (folder / "manifest.json").stat().st_size)]],
-                                               frozenset({1}))]
+    names = [manifest.model.file, *(d.file for d in manifest.data), "manifest.json"]
+    rows = [(str(folder / name), size((folder / name).stat().st_size)) for name in names]
+    lines += ["  " + line for line in columns(rows, frozenset({1}))]
     lines += _sites(manifest.sites, all_sites)
     return "\n".join([*lines, *_certificate(manifest.certificate)]) + "\n"
 
@@ -78,25 +78,26 @@ def run_report(provider: str, inputs: Mapping[str, Any], rows: Sequence[Any], ou
     lines = [f"{provider} ran with {given}"]
     number = lambda x: "" if x is None else f"{x:.5g}"  # noqa: E731
     table = [("output", "dtype", "shape", "min", "mean", "max", "first")]
-    table += [(r.name, r.dtype, str(list(r.shape)), number(r.min), number(r.mean), number(r.max), " ".join(number(x) for x in r.first)) for r in rows]
+    table += [(r.name, r.dtype, str(list(r.shape)), *map(number, (r.min, r.mean, r.max)), " ".join(map(number, r.first))) for r in rows]
     lines += ["  " + line for line in columns(table, frozenset({3, 4, 5}))]
     return "\n".join([*lines, *([f"  wrote {output}"] if output else [])]) + "\n"
 
 
 def library() -> str:
     """Models, blocks and ops that come with nnspec."""
-    from .lang.tree import Mapping as TreeMapping, Scalar
+    from .lang.tree import Mapping as TreeMapping
+    from .lang.tree import Scalar
+    from .library import BLOCKS, MODELS
     from .ops.registry import FAMILIES
     from .pipeline import load
-    root = Path(str(files("nnspec.specs")))
     lines = ["models"]
     rows = []
-    for path in sorted((root / "models").glob("*.yaml")):
+    for path in sorted(MODELS.glob("*.yaml")):
         about = load(path)[1].get("about")
         rows.append((path.stem, about.text.split(". ")[0] if isinstance(about, Scalar) else ""))
     lines += ["  " + line[:98] for line in columns(rows)]
     lines += ["", "blocks (use: [FILE])"]
-    for path in sorted((root / "blocks").glob("*.yaml")):
+    for path in sorted(BLOCKS.glob("*.yaml")):
         blocks = load(path)[1].get("blocks")
         names = blocks.keys() if isinstance(blocks, TreeMapping) else []
         lines += _listed(path.stem, names)

@@ -54,7 +54,8 @@ class Expander:
                 self.sink.add(self.expanded(found, scope).diagnostic)
                 continue
             if value is None:
-                self.sink.add(self.expanded(fault("absent-value", f"output `{name.text}` is an optional input that is absent", ref.span), scope).diagnostic)
+                absent = fault("absent-value", f"output `{name.text}` is an optional input that is absent", ref.span)
+                self.sink.add(self.expanded(absent, scope).diagnostic)
             else:
                 outputs.append((name.text, value))
         return scope.builder.finish(outputs) if len(outputs) == len(block.outputs) else None

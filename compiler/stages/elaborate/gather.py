@@ -11,7 +11,8 @@ from ...ir.graph import Input, TensorType, Value
 from ...lang.diagnostic import Label, fault, suggest
 from ...lang.source import Span
 from ...lang.spec import Field, FieldValue, Items, NodeSpec, SlotSpec
-from ...lang.tree import Mapping as TreeMapping, Scalar
+from ...lang.tree import Mapping as TreeMapping
+from ...lang.tree import Scalar
 from .interface import Interface, interface
 from .scope import Fill, Scope
 

@@ -10,7 +10,8 @@ import networkx as nx
 
 from ...lang.diagnostic import Label, Sink, diagnostic, fault, suggest
 from ...lang.spec import BlockSpec, Field, FieldValue, Items, NodeSpec, SlotSpec
-from ...lang.tree import Mapping as TreeMapping, Scalar
+from ...lang.tree import Mapping as TreeMapping
+from ...lang.tree import Scalar
 from ...ops.base import Op
 from ...ops.registry import OPS
 

@@ -14,7 +14,8 @@ from ...lang.diagnostic import Fault, Label, fault, suggest
 from ...lang.expression import parse_expression
 from ...lang.source import Span
 from ...lang.spec import BlockSpec, NodeSpec
-from ...lang.tree import Mapping as TreeMapping, Scalar, Sequence
+from ...lang.tree import Mapping as TreeMapping
+from ...lang.tree import Scalar, Sequence
 
 
 class Poisoned(Exception):
@@ -56,7 +57,6 @@ class Scope:
     failed: set[str] = field(default_factory=set)
     inline: dict[int, Result] = field(default_factory=dict)
     evaluating: list[str] = field(default_factory=list)
-    cache: dict[str, Any] = field(default_factory=dict)
 
     def origin(self, span: Span) -> Origin:
         return Origin(span, self.chain)
@@ -81,17 +81,22 @@ class Scope:
         return find
 
     def size(self, name: str, span: Span) -> Any:
-        if name not in self.cache:
-            if name in self.evaluating:
-                loop = self.evaluating[self.evaluating.index(name):]
-                raise fault("cycle", f"sizes define each other: {' -> '.join([*loop, name])}",
-                            *[Label(self.block.unit.size_keys[n].span) for n in loop])
+        """The value of a size of the block's file; Poisoned when it was found wrong before."""
+        values = self.block.unit.values
+        if name in self.evaluating:
+            loop = self.evaluating[self.evaluating.index(name):]
+            raise fault("cycle", f"sizes define each other: {' -> '.join([*loop, name])}",
+                        *[Label(self.block.unit.size_keys[n].span, f"`{n}` reads `{m}`") for n, m in zip(loop, [*loop[1:], name], strict=True)])
+        if name not in values:
             self.evaluating.append(name)
+            values[name] = Poisoned
             try:
-                self.cache[name] = self._tree(self.block.unit.sizes[name])
+                values[name] = self._tree(self.block.unit.sizes[name])
             finally:
                 self.evaluating.pop()
-        return self.cache[name]
+        if values[name] is Poisoned:
+            raise Poisoned
+        return values[name]
 
     def _tree(self, tree: Any) -> Any:
         if isinstance(tree, Sequence):
@@ -100,6 +105,16 @@ class Scope:
             raise fault("bad-spec", "a size is a number or a list of numbers", tree.span)
         return evaluate(parse_expression(tree.text, tree.span), lambda n, s: self.size(n, s) if n in self.block.unit.sizes
                         else self._no_size(n, s))
+
+    def cause(self, value: FieldValue) -> Span:
+        """Where the number that a field names was written: the setting's value where the block is used, or the size's."""
+        if isinstance(value, Scalar):
+            if value.text in self.setting_spans:
+                return self.setting_spans[value.text]
+            size = self.block.unit.sizes.get(value.text)
+            if size is not None and value.text not in self.settings and value.text not in self.dims:
+                return size.span
+        return value.span
 
     def _no_size(self, name: str, span: Span) -> Any:
         raise fault("unknown-name", f"no size is called `{name}`", span, help=suggest(name, self.block.unit.sizes, "sizes"))
