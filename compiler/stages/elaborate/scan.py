@@ -68,12 +68,13 @@ def _walked(x: Expander, c: Copies, target: Interface) -> tuple[int, Dim]:
 
 
 def _length(x: Expander, c: Copies) -> Value:
-    """The lengths of the rows, int64[B] over the leading axis."""
+    """The lengths of the rows, int64[B], where B is an axis of what each step sees."""
     at = c.spec.fields["length"].value
     value = outside(x, c, at)
-    t, rows = c.into.type(value), c.into.type(outside(x, c, c.spec.each[0].value)).shape[0]
-    if t.dtype != "int64" or t.shape != (rows,) or t.optional:
-        raise fault("shape-mismatch", f"`length` of a scan is int64[{rows}], one number a row", Label(at.span, f"this is {t}"))
+    t, step = c.into.type(value), c.special[c.spec.each[0].port.text]
+    if t.dtype != "int64" or len(t.shape) != 1 or t.shape[0] not in step.shape:
+        raise fault("shape-mismatch", "`length` of a scan is int64[B], one number for each row of a step", Label(at.span, f"this is {t}"),
+                    Label(c.spec.each[0].value.span, f"each step sees {step}"))
     return value
 
 
