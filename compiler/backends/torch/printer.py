@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
 import keyword
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ...ir.dimension import Dim
 from ...ir.graph import TensorType
 from .source import COMPARE, Py, binary, source, ternary
 
-RESERVED = frozenset({"self", "torch", "nn", "math", "F", "range", "len", "zip", "float", "int", "bool", "tuple", "list", "min", "max"})
+RESERVED = frozenset({"self", "torch", "nn", "math", "F", "Tensor", *dir(builtins)})
 
 
 @dataclass
@@ -22,6 +23,7 @@ class Scope:
     tensors: list[tuple[Py, TensorType]] = field(default_factory=list)    # what is in scope, to read sizes from
     sizes: dict[Dim, Py] = field(default_factory=dict)
     indent: int = 2
+    ask: Callable[[str | Dim], Py] | None = None    # gives "dtype", "device" or a size that no tensor in scope tells
 
     def name(self, hint: str) -> str:
         """A fresh Python name near `hint`."""
@@ -95,7 +97,11 @@ class Printer:
 
     @property
     def device(self) -> Py:
-        return self.scope.tensors[0][0].device if self.scope.tensors else Py("None")
+        """Where a tensor in scope lies."""
+        for value, type in self.scope.tensors:
+            if not type.optional:
+                return value.device
+        return self.scope.ask("device") if self.scope.ask else Py("None")
 
     @property
     def dtype(self) -> Py:
@@ -103,7 +109,7 @@ class Printer:
         for value, type in self.scope.tensors:
             if type.dtype == "float" and not type.optional:
                 return value.dtype
-        return Py("torch.get_default_dtype()")
+        return self.scope.ask("dtype") if self.scope.ask else Py("torch.get_default_dtype()")
 
 
 def size_in(scope: Scope, dim: Dim) -> Py | None:
@@ -119,7 +125,7 @@ def size_in(scope: Scope, dim: Dim) -> Py | None:
                 found = have.affine_in(str(dim))
                 if found and not type.optional and found[0].value and found[1].value is not None and len(have.symbols()) == 1:
                     return _unscale(value.shape[axis], found[0].value, found[1].value)
-        return None
+        return scope.ask(dim) if scope.ask else None
     return _spell(scope, dim)
 
 
