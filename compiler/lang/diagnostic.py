@@ -35,7 +35,10 @@ class Diagnostics(Exception):
     """Raised with everything that is wrong with an input, in source order."""
 
     def __init__(self, items: Iterable[Diagnostic]):
-        self.items = tuple(sorted(dict.fromkeys(items), key=_order))
+        once: dict[object, Diagnostic] = {}
+        for d in items:
+            once.setdefault(_cause(d), d)
+        self.items = tuple(sorted(once.values(), key=_order))
         super().__init__("; ".join(f"{_where(d)}{d.code}: {d.headline}" for d in self.items))
 
 
@@ -113,6 +116,11 @@ def suggest(name: str, known: Iterable[str], what: str = "names") -> tuple[str, 
 def with_label(d: Diagnostic, label: Label) -> Diagnostic:
     """The diagnostic with one more secondary label, unless it has it already."""
     return d if label in d.labels else replace(d, labels=(*d.labels, label))
+
+
+def _cause(d: Diagnostic) -> object:
+    """The same for findings that say the same of the same place, whatever led there."""
+    return (d.code, d.headline, str(d.labels[0].span)) if d.labels else d
 
 
 def _where(d: Diagnostic) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from .expression import Expression
 from .source import Source, Span
-from .tree import Mapping as TreeMapping, Scalar, Tree
+from .tree import Mapping as TreeMapping
+from .tree import Scalar, Tree
 
 TARGETS = ("op", "block", "slot")
 CONTROLS = ("repeat", "scan", "branch")
@@ -138,6 +139,7 @@ class Unit:
     size_keys: dict[str, Scalar] = field(default_factory=dict)
     blocks: dict[str, BlockSpec] = field(default_factory=dict)
     own: frozenset[str] = frozenset()
+    values: dict[str, object] = field(default_factory=dict)      # of the sizes that were evaluated, by elaboration
 
 
 @dataclass(frozen=True, eq=False)

@@ -104,7 +104,7 @@ class Decoder:
                 nodes[entry.key.text] = self.node(entry.key.text, entry.key.span, _as(Mapping, entry.value))
         about = tree.get("about")
         return BlockSpec(name, about.text if isinstance(about, Scalar) else "", settings, slots, inputs, nodes,
-                         self.outputs(tree, nodes), name.span, unit)
+                         self.outputs(tree, nodes), tree.span, unit)
 
     def outputs(self, tree: Mapping, nodes: dict[str, NodeSpec]) -> tuple[tuple[Scalar, Scalar], ...]:
         """`outputs: {name: reference}`, `[reference, ...]` or one reference; by default the last node, as `out`."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Any
+
 from ...ir.builder import RegionBuilder
 from ...ir.dimension import Dim
 from ...ir.evaluate import evaluate
@@ -10,7 +13,7 @@ from ...lang.diagnostic import Sink, fault
 from ...lang.source import Span
 from ...lang.spec import Spec, TypeText
 from .expand import Expander
-from .scope import Scope
+from .scope import Poisoned, Scope
 
 
 def elaborate(spec: Spec, sink: Sink) -> Graph | None:
@@ -19,23 +22,25 @@ def elaborate(spec: Spec, sink: Sink) -> Graph | None:
     builder = RegionBuilder(main.name.text, Origin(main.span))
     builder.about = spec.about
     scope = Scope(main, builder)
+    sizes: dict[str, Any] = {}
     bounds: list[Bound] = []
     for name, declared in main.inputs.items():
         for dim in declared.type.dims:
             for symbol in sorted(dim.expression.names()) if dim.expression else ():
                 if symbol[0].isupper():
                     scope.dims[symbol] = Dim.symbol(symbol)
-        with sink.catch():
+        with sink.catch(), suppress(Poisoned):
             scope.failed.add(name)
             scope.values[name] = builder.argument(name, _input_type(declared.type, scope, bounds))
             scope.failed.discard(name)
-    sizes = {}
     for name in main.unit.sizes:
-        with sink.catch():
+        with sink.catch(), suppress(Poisoned):
             sizes[name] = scope.size(name, main.unit.size_keys[name].span)
-    region = Expander(sink).graph(main, scope)
+    expander = Expander(sink, main)
+    region = expander.graph(main, scope)
     if sink.errors or region is None:
         return None
+    expander.warn_unused()
     return Graph(spec.name, region, spec.about, tuple(bounds), sizes)
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from ...ir.builder import RegionBuilder
-from ...ir.graph import Origin, TensorType, Value, join
+from ...ir.graph import Origin, Shape, TensorType, Value, join
 from ...ir.signature import Mismatch, RankMismatch, Unbound, parse_signature, spell
-from ...lang.diagnostic import Label, fault
+from ...lang.diagnostic import Fault, Label, fault
 from ...lang.source import Span
 from ...ops.base import Op, OpFault
 from ...ops.registry import OPS
-from .attributes import UNSET, attribute, convert, init
+from .attributes import UNSET, attribute, convert, init, traced
 from .gather import Gathered
 from .scope import Result
 
@@ -132,9 +132,19 @@ def parameter(found: Gathered, builder: RegionBuilder, path: str, shape: Any, po
             raise fault("unbound-dimension", f"parameter `{port}` would have the free size {d}", found.span,
                         note=f"its shape is {spell(shape)}", help="parameters have fixed sizes: give the width as a number")
         if d.value < 1:
-            raise fault("bad-attribute", f"parameter `{port}` would have the shape {spell(shape)}", found.span, help="every size must be at least 1")
+            raise empty(found, port, shape)
     op = OPS["parameter"](shape=tuple(shape), init=start, trainable=trainable)  # type: ignore[call-arg]
     return Value(builder.add(path, op, {}, ("out",), (TensorType("float", tuple(shape)),), origin).id)
+
+
+def empty(found: Gathered, port: str, shape: Shape) -> Fault:
+    """A parameter with a size below 1: the attribute that says so, where it can be told."""
+    for written in found.attributes.values():
+        with suppress(Fault):
+            if written.key.text not in ("init", "trainable") and attribute("int", written.value, written.scope, written.index, "") < 1:
+                return traced(fault("bad-attribute", f"parameter `{port}` would have the shape {spell(shape)}", written.value.span,
+                                    Label(found.span, "the parameter's owner"), help="every size must be at least 1"), written.value, written.scope)
+    return fault("bad-attribute", f"parameter `{port}` would have the shape {spell(shape)}", found.span, help="every size must be at least 1")
 
 
 def negative_sizes(type: TensorType, op: Op) -> None:
@@ -170,6 +180,8 @@ def shape_errors(found: Gathered, builder: RegionBuilder, op: Op) -> Iterator[No
         key = f.attribute
         if key and key in found.attributes:
             labels.insert(0, Label(found.attributes[key].value.span))
+            raise traced(fault(f.code, f.headline, *labels, *_producers(found, builder, list(f.ports)), note=f.note or note, help=f.help or ()),
+                         found.attributes[key].value, found.attributes[key].scope) from None
         raise fault(f.code, f.headline, *(labels or [Label(found.span)]), *_producers(found, builder, list(f.ports)),
                     note=f.note or note, help=f.help or ()) from None
 

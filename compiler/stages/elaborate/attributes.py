@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ...ir.dimension import Dim
@@ -18,6 +19,23 @@ INITS = ("zeros", "ones", "normal", "uniform", "constant", "xavier_uniform", "xa
 
 def attribute(kind: str, value: FieldValue, scope: Scope, index: int | None, what: str) -> Any:
     """The value of one field of kind `kind` (see ops.base.attribute); UNSET when it is an optional setting not given."""
+    try:
+        return _attribute(kind, value, scope, index, what)
+    except Fault as found:
+        raise traced(found, value, scope) from None
+
+
+def traced(found: Fault, value: FieldValue, scope: Scope) -> Fault:
+    """A fault about a field that only names a setting or a size, at the place where that was set."""
+    d, cause = found.diagnostic, scope.cause(value)
+    if cause == value.span or not d.labels or d.labels[0].span != value.span:
+        return found
+    assert isinstance(value, Scalar)
+    first, *others = d.labels
+    return Fault(replace(d, labels=(Label(cause, first.text or f"`{value.text}` is set here"), Label(value.span, "and used here"), *others)))
+
+
+def _attribute(kind: str, value: FieldValue, scope: Scope, index: int | None, what: str) -> Any:
     if isinstance(value, Scalar) and scope.settings.get(value.text, 0) is None:
         return UNSET
     alternatives = kind.split("|")
@@ -67,9 +85,9 @@ def convert(kind: str, found: Any, at: Scalar, what: str, scope: Scope | None = 
 
 def indivisible(found: Inexact, at: Scalar, what: str, scope: Scope | None) -> Fault:
     """A division that an int field needs to be exact: both fields, both values, and what would fit."""
-    names = [n for n in (found.numerator_text, found.denominator_text) if scope and n in scope.setting_spans]
-    value = {found.numerator_text: found.numerator, found.denominator_text: found.denominator}
-    labels = [Label(scope.setting_spans[n], f"`{n}` = {value[n]}") for n in names] if scope else []
+    parts = {found.numerator_text: found.numerator, found.denominator_text: found.denominator}
+    causes = {n: scope.cause(Scalar(n, at.span)) for n in parts} if scope else {}
+    labels = [Label(span, f"`{n}` = {parts[n]}") for n, span in causes.items() if span != at.span]
     target = what.strip("`")
     explicit = f"or give `{target}:` itself" if scope and target in scope.block.settings else None
     fits = " or ".join(str(n) for n in found.nearest())

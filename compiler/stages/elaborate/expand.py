@@ -13,27 +13,29 @@ from . import control
 from .apply import apply_op
 from .attributes import UNSET, attribute, convert
 from .gather import Gathered, gather
-from .interface import order, unused
+from .interface import endless, order, unused
 from .scope import Poisoned, Result, Scope
 from .unify import Unifier
 
 MAX_DEPTH = 64
+STATIC = ("unknown-name", "unknown-key", "cycle")     # what is wrong in a block wherever it is used
 
 
 class Expander:
     """Expands one spec. Errors are recorded and the rest goes on; what depends on a failed name stays silent."""
 
-    def __init__(self, sink: Sink):
+    def __init__(self, sink: Sink, main: BlockSpec):
         self.sink = sink
-        self.checked: set[int] = set()
+        self.main = main
+        self.seen: dict[BlockSpec, None] = {}
+        self.endless = endless(main, sink)
 
     # blocks
 
     def graph(self, block: BlockSpec, scope: Scope) -> Region | None:
         """Expand the nodes of a block whose arguments and settings are bound; None when an output failed."""
-        self.warn_unused(block)
-        nodes, looped = order(block, self.sink if id(block) not in self.checked else Sink())
-        self.checked.add(id(block))
+        nodes, looped = order(block, Sink() if block in self.seen else self.sink)
+        self.seen[block] = None
         scope.failed |= looped
         for spec in nodes:
             scope.failed.add(spec.name)
@@ -61,27 +63,35 @@ class Expander:
         return scope.builder.finish(outputs) if len(outputs) == len(block.outputs) else None
 
     def expanded(self, found: Fault, scope: Scope) -> Fault:
-        """A fault inside a block, with the place that used the block."""
-        if not scope.chain or any(label.span == scope.chain[0] for label in found.diagnostic.labels):
+        """A fault inside a block, with the line of the model that leads there, unless it shows one already."""
+        block, d = scope.block, found.diagnostic
+        own = [x.span for x in d.labels if x.span.source is self.main.unit.source and not _within(x.span, block)]
+        fixed = d.code in STATIC and d.labels and d.labels[0].span.source is self.main.unit.source
+        if not scope.chain or own or fixed:
             return found
-        return Fault(with_label(found.diagnostic, Label(scope.chain[0], f"while expanding block `{scope.block.name.text}` here")))
+        use = next((s for s in scope.chain if s.source is self.main.unit.source), scope.chain[0])
+        verb = "is used here" if use is scope.chain[0] else "comes in here"
+        return Fault(with_label(d, Label(use, f"block `{block.name.text}` {verb}")))
 
-    def warn_unused(self, block: BlockSpec) -> None:
-        if id(block) in self.checked:
-            return
-        for item in unused(block, self.sink):
-            node = isinstance(item, NodeSpec)
-            name = item.name if isinstance(item, NodeSpec) else item.text
-            self.sink.add(diagnostic("unused", f"{'node' if node else 'input'} `{name}` does not reach any output", item.span,
-                                     severity="warning", help=f"remove `{name}`, or name it in `outputs:`"))
+    def warn_unused(self) -> None:
+        """Warn of what no output depends on, in every block that was expanded."""
+        for block in self.seen:
+            for item, feeding in unused(block):
+                name, what = (item.name, "node") if isinstance(item, NodeSpec) else (item.text, "input")
+                others = ", ".join(f"`{n}`" for n in feeding[:8]) + (", ..." if len(feeding) > 8 else "")
+                self.sink.add(diagnostic("unused", f"{what} `{name}` does not reach any output", item.span, severity="warning",
+                                         note=f"nor does what only it needs: {others}" if feeding else (),
+                                         help=f"remove `{name}`, or name it in `outputs:`"))
 
     def body(self, found: Gathered, builder: RegionBuilder, ports: dict[str, Value | None], at: Span, chain: tuple[Span, ...]) -> Result:
         """Expand the gathered block into `builder`, whose values `ports` name; returns its outputs."""
         assert found.target is not None
         block: BlockSpec = found.target.what
-        scope = Scope(block, builder, (at, *chain))
+        scope = Scope(block, builder, (found.target_span, *chain))
+        if block in self.endless:
+            raise Poisoned
         if len(scope.chain) > MAX_DEPTH:
-            raise fault("cycle", f"block `{block.name.text}` expands without end", block.span, Label(at, "used here"))
+            raise fault("too-deep", f"blocks stand more than {MAX_DEPTH} levels deep in each other", at, Label(block.name.span, "the innermost"))
         self.settings(found, scope, at)
         unify = Unifier(scope, f"block `{block.name.text}`")
         for name, given in block.inputs.items():
@@ -95,7 +105,7 @@ class Expander:
         for name, slot in block.slots.items():
             scope.slots[name] = found.fills.get(name)
             if name not in found.fills and not slot.optional:
-                raise fault("missing-slot", f"slot `{name}` of block `{block.name.text}` is not filled", at,
+                raise fault("missing-slot", f"slot `{name}` of block `{block.name.text}` is not filled", found.target_span,
                             Label(slot.name.span, "declared here"), help=f"fill it: `{name}: {{block: NAME, ...}}` or `{{op: NAME, ...}}`")
         builder.about = builder.about or block.about
         region = self.graph(block, scope)
@@ -109,7 +119,7 @@ class Expander:
             value = attribute(found.target.attributes[key], written.value, written.scope, written.index, f"`{key}`")
             if value is not UNSET:
                 scope.settings[key] = value
-                scope.setting_spans[key] = written.value.span
+                scope.setting_spans[key] = written.scope.cause(written.value)
             elif scope.block.settings[key].optional:
                 scope.settings[key] = None
 
@@ -131,7 +141,7 @@ class Expander:
                     scope.settings[name] = None
                 else:
                     raise fault("unresolved-setting", f"`{name}` of block `{scope.block.name.text}` is not given, and no input's shape decides it",
-                                at, Label(setting.name.span, "declared here"), help=f"give `{name}:`")
+                                scope.chain[0], Label(setting.name.span, "declared here"), help=f"give `{name}:`")
                 unify.settle()
             waiting = [s for s in waiting if s.name.text not in scope.settings]
         unify.finish()
@@ -211,9 +221,13 @@ class Expander:
         unify.scope.dims, unify.scope.stars = before
 
 
+def _within(span: Span, block: BlockSpec) -> bool:
+    return span.source is block.span.source and block.name.span.start <= span.start < block.span.stop
+
+
 def missing_port(name: str, what: str, found: Gathered, *labels: Label) -> Fault:
     filled = len(found.layers) > 1
-    return fault("missing-port", f"{what} needs `{name}`", found.layers[-1].spec.span if filled else found.span, *labels,
+    return fault("missing-port", f"{what} needs `{name}`", found.target_span, *labels,
                  help=f"wire it: `{name}: NODE`" + (" in the fill, from a value of the file the fill is written in" if filled else ""))
 
 

@@ -58,6 +58,11 @@ class Gathered:
         return self.layers[0].spec.span
 
     @property
+    def target_span(self) -> Span:
+        """Where the target is named: by the node, or by the fill of its slot."""
+        return self.layers[-1].spec.target.span if len(self.layers) > 1 else self.span
+
+    @property
     def names(self) -> list[str]:
         return list(self.target.ports) if self.target else ["in"]
 

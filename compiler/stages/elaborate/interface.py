@@ -147,14 +147,56 @@ def _report_loop(part: Any, position: dict[str, int], sink: Sink) -> None:
                         help="a value from an earlier step comes in as a `carry` of a `scan`"))
 
 
-def unused(block: BlockSpec, sink: Sink) -> list[Scalar | NodeSpec]:
-    """Nodes and inputs that no output of the block depends on."""
+def endless(main: BlockSpec, sink: Sink) -> set[BlockSpec]:
+    """The blocks that contain themselves, each loop of them reported."""
+    graph = nx.DiGraph()
+    todo, seen = list(main.unit.blocks.values()), set(main.unit.blocks.values())
+    for block in todo:
+        for spec in (s for node in block.nodes.values() for s in written(node)):
+            used = block.unit.blocks.get(spec.target.text) if spec.kind in ("block", "name") else None
+            if used and not graph.has_edge(block, used):
+                graph.add_edge(block, used, at=spec.target.span)
+            if used and used not in seen:
+                seen.add(used)
+                todo.append(used)
+    looped: set[BlockSpec] = set()
+    for part in list(nx.strongly_connected_components(graph)):
+        first = min(part, key=lambda b: b.span.start)
+        if len(part) > 1 or graph.has_edge(first, first):
+            edges = nx.find_cycle(graph.subgraph(part), first)
+            names = [a.name.text for a, _ in edges]
+            labels = [Label(graph.edges[a, b]["at"], f"`{a.name.text}` uses `{b.name.text}`") for a, b in edges]
+            sink.add(diagnostic("cycle", f"blocks contain each other in a loop: {' -> '.join([*names, names[0]])}", *labels,
+                                help="repeat a block with `repeat: n`"))
+            looped |= part
+    return looped | {b for b in graph if b not in looped and looped & nx.descendants(graph, b)} if looped else set()
+
+
+def written(spec: NodeSpec) -> Iterator[NodeSpec]:
+    """A node and every node written inside it: in its ports, fills, starts and patterns."""
+    def inside(value: FieldValue) -> Iterator[NodeSpec]:
+        if isinstance(value, NodeSpec):
+            yield from written(value)
+        for item in value.items if isinstance(value, Items) else ():
+            yield from inside(item)
+
+    yield spec
+    for value in (*(f.value for f in spec.fields.values()), *(e.value for e in spec.each), *(v for _, v in spec.carry)):
+        yield from inside(value)
+    for _, variant in spec.pattern:
+        yield from written(variant)
+
+
+def unused(block: BlockSpec) -> list[tuple[Scalar | NodeSpec, list[str]]]:
+    """Nodes and inputs that nothing reads and that are no output, each with what only they need."""
     graph = nx.DiGraph()
     graph.add_nodes_from([*block.inputs, *block.nodes])
     for name, spec in block.nodes.items():
         graph.add_edges_from((s.text.partition(".")[0], name) for s in references(spec, block))
     heads = {ref.text.partition(".")[0] for _, ref in block.outputs}
     needed = set().union(*(nx.ancestors(graph, h) | {h} for h in heads if h in graph)) if heads else set()
-    return [block.nodes[n] for n in block.nodes if n not in needed] + [block.inputs[n].name for n in block.inputs if n not in needed]
+    idle = [n for n in (*block.nodes, *block.inputs) if n not in needed]
+    ends = [n for n in idle if not any(True for _ in graph.successors(n))]
+    return [(block.nodes[n] if n in block.nodes else block.inputs[n].name, [m for m in idle if nx.has_path(graph, m, n) and m != n]) for n in ends]
 
 

@@ -13,7 +13,7 @@ from ...ir.graph import Origin, Shape, Value
 from ...lang.diagnostic import Fault, Label, fault, suggest
 from ...lang.expression import parse_expression
 from ...lang.source import Span
-from ...lang.spec import BlockSpec, NodeSpec
+from ...lang.spec import BlockSpec, FieldValue, NodeSpec
 from ...lang.tree import Mapping as TreeMapping
 from ...lang.tree import Scalar, Sequence
 
@@ -103,8 +103,12 @@ class Scope:
             return [self._tree(item) for item in tree]
         if isinstance(tree, TreeMapping):
             raise fault("bad-spec", "a size is a number or a list of numbers", tree.span)
-        return evaluate(parse_expression(tree.text, tree.span), lambda n, s: self.size(n, s) if n in self.block.unit.sizes
-                        else self._no_size(n, s))
+        found = evaluate(parse_expression(tree.text, tree.span), lambda n, s: self.size(n, s) if n in self.block.unit.sizes
+                         else self._no_size(n, s))
+        if isinstance(found, bool):
+            raise fault("bad-spec", f"a size is a number or a list of numbers, not `{str(found).lower()}`", tree.span,
+                        help="true and false stand in the nodes themselves")
+        return found
 
     def cause(self, value: FieldValue) -> Span:
         """Where the number that a field names was written: the setting's value where the block is used, or the size's."""
