@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...ir.dimension import Dim
 from ...ir.graph import Branch, Node, Repeat, TensorType, Value
 from ...lang.diagnostic import fault
 from .helpers import MIXTURE, SCAN, SCAN_IN_GRAPH
 from .names import reach
+from .printer import shape_comment
 from .source import Py
 from .state import span
 
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from .writer import Unit
 
 Emit = Callable[["Unit", Py, Mapping[str, Py]], None]
-
-
-def symbol(name: str) -> Dim:
-    return Dim.symbol(name)
 
 
 @dataclass
@@ -101,8 +97,6 @@ def branch(f: Forward, node: Node) -> None:
 
 
 def _comment(unit: Unit) -> str:
-    from .forward import shape_comment
-
     region = unit.region
     return shape_comment(*(region.type(v) for o, v in region.outputs if o in unit.outputs))
 
@@ -230,8 +224,6 @@ def _mixture(f: Forward, node: Node, units: list[Unit]) -> None:
     experts = str(reach(node.name)) if direct else _experts(f, node, units)
     mixture = _helper(f, MIXTURE)
     name = f.name(node, node.outputs[0])
-    from .forward import shape_comment
-
     f.scope.line(f"{name} = {mixture}({experts}, {x}, {weights}, {indices}, {width})", shape_comment(node.types[0]))
     f.define(Value(node.id), Py(name), node.types[0])
 
@@ -310,8 +302,6 @@ def scan(f: Forward, node: Node) -> None:
 
 
 def _run_scan(f: Forward, node: Node, step: str, starts: list[str], inputs: list[str], stacked: list[str]) -> None:
-    from .forward import shape_comment
-
     op, used = node.op, f.used[node.id]
     names = {o: f.name(node, o) for o in stacked}
     first = {o: p for p, o in reversed(op.carry.items())}

@@ -6,6 +6,7 @@ import re
 import textwrap
 
 from ...ir.graph import Graph
+from ...lang.diagnostic import Diagnostics, Fault
 from .layout import WIDTH, fold
 from .regions import symbols
 from .writer import ClassText, Writer, escape
@@ -22,16 +23,19 @@ def generate(graph: Graph) -> str:
 
     The model's `forward` takes the inputs by name (optional ones default to None) and returns the output, or a dict
     of outputs by name when there are several. Keys of `state_dict()` are the paths of the graph's parameters.
-    Raises Diagnostics' Fault where a parameter's initial value depends on an input.
+    Raises Diagnostics where a parameter's initial value depends on an input.
     """
     return source_and_class(graph)[0]
 
 
 def source_and_class(graph: Graph) -> tuple[str, str]:
     """The file and the name of the model's class."""
-    writer, cls = _write(graph, frozenset())
-    if writer.locals & writer.helpers.keys():                # a local may not hide a function of the file
-        writer, cls = _write(graph, frozenset(writer.helpers))
+    try:
+        writer, cls = _write(graph, frozenset())
+        if writer.locals & writer.helpers.keys():            # a local may not hide a function of the file
+            writer, cls = _write(graph, frozenset(writer.helpers))
+    except Fault as found:
+        raise Diagnostics([found.diagnostic]) from None
     parts = [*(h.split("\n") for h in writer.helpers.values()), *(c.lines for c in writer.finished)]
     body = "\n\n\n".join(["\n".join(_folded(lines)) for lines in parts])
     return f"{_head(graph, body)}\n\n\n{body}\n", cls.name

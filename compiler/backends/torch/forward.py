@@ -6,20 +6,17 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...ir.dimension import Dim
 from ...ir.graph import Branch, Call, Node, Region, Repeat, Scan, TensorType, Value
 from ...ir.parameters import is_parameter
 from . import control
 from .names import reach
-from .printer import Printer, Scope
+from .printer import Printer, Scope, shape_comment
 from .regions import constructor, live, lone_op, op_region, owns_all, port_types
 from .source import Py, source
 
 if TYPE_CHECKING:
     from .writer import Unit, Writer
-
-
-def shape_comment(*types: TensorType) -> str:
-    return ", ".join(f"[{', '.join(map(str, t.shape))}]{' or None' if t.optional else ''}" for t in types)
 
 
 class Forward:
@@ -175,7 +172,7 @@ class Forward:
         cls, names = unit.cls, [a.name for a in unit.region.arguments]
         assert cls is not None
         t = Printer(self.scope, self.writer.helpers, "", {}, (), frozenset(), Py("self"))
-        needs = [source(t.device if n == "device" else t.dtype if n == "dtype" else t.size(control.symbol(unit.symbols[int(n)])))
+        needs = [source(t.device if n == "device" else t.dtype if n == "dtype" else t.size(Dim.symbol(unit.symbols[int(n)])))
                  for n in cls.needs]
         return [*(source(given[names[i]]) for i in cls.required), *needs, *(source(given[names[i]]) for i in cls.optional)]
 

@@ -14,6 +14,11 @@ from .source import COMPARE, Py, binary, source, ternary
 RESERVED = frozenset({"self", "torch", "nn", "math", "F", "Tensor", *dir(builtins)})
 
 
+def shape_comment(*types: TensorType) -> str:
+    """`[B, S, 512]`, several with commas between."""
+    return ", ".join(f"[{', '.join(map(str, t.shape))}]{' or None' if t.optional else ''}" for t in types)
+
+
 @dataclass
 class Scope:
     """Names, types and lines of one function being written."""
