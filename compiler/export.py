@@ -1,4 +1,8 @@
-"""Export: emit the graph, write the artifact folder with its weights, and certify it against PyTorch."""
+"""Export: emit the graph, write the artifact folder with its weights, and certify it against PyTorch.
+
+What cannot be certified as it is gets a twin that can, and the certificate says so: bfloat16 files (they run on CUDA only) are
+certified in float32, and models too large for a PyTorch module with one copy of each distinct layer and random weights.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .backends.onnx import Emitted, emit, write
+from .backends.onnx import emit, write
 from .certify import certify
+from .ir.graph import Graph
+from .ir.twin import twin
 from .lang.diagnostic import Diagnostics, diagnostic
 from .runtime.manifest import Manifest
 from .runtime.manifest import write as write_manifest
@@ -17,7 +23,7 @@ from .runtime.manifest import write as write_manifest
 if TYPE_CHECKING:
     from .model import Model
 
-LARGEST = 3_000_000_000            # parameters that a certificate builds a PyTorch module for
+LARGEST = 3_000_000_000            # parameters above which no PyTorch module is built
 
 
 def export(model: Model, folder: Path, weights: Any, init: int | None, target: str, dtype: str, certificate: str,
@@ -26,35 +32,40 @@ def export(model: Model, folder: Path, weights: Any, init: int | None, target: s
     if (weights is None) == (init is None):
         raise Diagnostics([diagnostic("bad-command", "an export needs either weights or the seed of random ones",
                                       help="give `weights`, or `init`; on the command line `--weights FILE` or `--init SEED`")])
-    text = model.spec_text
-    emitted = emit(model.lowered, target, dtype, without, text)
+    emitted = emit(model.lowered, target, dtype, without, model.spec_text)
+    large = model.parameters > LARGEST
     with ExitStack() as stack:
-        module, tensors = _weights(model, weights, init, certificate != "none", stack)
+        module, tensors = _weights(model, weights, init, certificate != "none" and not large, stack)
         manifest = write(emitted, folder, tensors)
-        if certificate == "none":
-            found: dict[str, Any] = {"status": "none"}
-        elif dtype == "bfloat16":
-            found = _twin(model, module, tensors, target, certificate, without, text)
-        else:
-            found = certify(folder, module, dtype, certificate == "full")
-        manifest = replace(manifest, certificate=found)
-        write_manifest(folder, manifest)
+    full = certificate == "full"
+    if certificate == "none":
+        found: dict[str, Any] = {"status": "none"}
+    elif large:
+        found = _twin(twin(model.lowered), None, target, "float32" if dtype == "bfloat16" else dtype, without, full)
+        found["note"] = "certified on a twin with one copy of each distinct layer and random weights"
+    elif dtype == "bfloat16":
+        found = _twin(model.lowered, module, target, "float32", without, full)
+        found["note"] = "certified on its float32 twin: bfloat16 runs on CUDA only"
+    else:
+        found = certify(folder, module, dtype, full)
+    manifest = replace(manifest, certificate=found)
+    write_manifest(folder, manifest)
     return manifest
 
 
 def _weights(model: Model, weights: Any, init: int | None, module_needed: bool, stack: ExitStack) -> tuple[Any, Any]:
     """The PyTorch module (None when not needed) and a function from a parameter's path to its array."""
-    if module_needed and model.parameters > LARGEST:
-        raise Diagnostics([diagnostic(
-            "too-large", f"a certificate compares with a PyTorch module, and {model.parameters:,} parameters are too many to build one here",
-            help="export with `--certify none`, and certify the same spec with smaller `--set` sizes")])
-    if weights is None or module_needed or not isinstance(weights, str | Path):
-        file = weights if isinstance(weights, str | Path) else None
-        module = weights if weights is not None and file is None else model.module(seed=init, weights=file)
-        state = module.state_dict()
-        return module, lambda path: _array(state[path])
-    from .weights import open_weights
-    return None, model.loader(stack.enter_context(open_weights(weights)))
+    file = weights if isinstance(weights, str | Path) else None
+    if file is not None and not module_needed:
+        from .weights import open_weights
+        return None, model.loader(stack.enter_context(open_weights(file)))
+    module = weights if weights is not None and file is None else model.module(seed=init, weights=file)
+    return module, _reader(module)
+
+
+def _reader(module: Any) -> Any:
+    state = module.state_dict()
+    return lambda path: _array(state[path])
 
 
 def _array(tensor: Any) -> Any:
@@ -63,10 +74,11 @@ def _array(tensor: Any) -> Any:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
-def _twin(model: Model, module: Any, tensors: Any, target: str, certificate: str, without: frozenset[str], text: str) -> dict[str, Any]:
-    """bfloat16 does not run on the CPU: the same graph and weights in float32 are certified instead, and labelled so."""
+def _twin(graph: Graph, module: Any, target: str, dtype: str, without: frozenset[str], full: bool) -> dict[str, Any]:
+    """Certify another graph, in another dtype or with random weights, in a folder of its own."""
+    if module is None:
+        from .backends.torch import build
+        module = build(graph, seed=0)
     with tempfile.TemporaryDirectory() as scratch:
-        twin: Emitted = emit(model.lowered, target, "float32", without, text)
-        write(twin, Path(scratch), tensors)
-        found = certify(Path(scratch), module, "float32", certificate == "full")
-        return found | {"note": "certified on its float32 twin: bfloat16 runs on CUDA only"}
+        write(emit(graph, target, dtype, without), Path(scratch), _reader(module))
+        return certify(Path(scratch), module, dtype, full)
