@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 from pathlib import Path
 
@@ -9,6 +10,12 @@ from .lang.diagnostic import Diagnostics, diagnostic, suggest
 
 SPECS = Path(str(files("nnspec.specs")))
 BLOCKS, MODELS = SPECS / "blocks", SPECS / "models"
+
+
+def home(block: str) -> str | None:
+    """The file of the library that defines a block of that name, as `use:` names it."""
+    defines = re.compile(rf"^  {re.escape(block)}:(?: |$)", re.MULTILINE)
+    return next((p.stem for p in sorted(BLOCKS.glob("*.yaml")) if defines.search(p.read_text(encoding="utf-8"))), None)
 
 
 def find(path: str | Path) -> Path:

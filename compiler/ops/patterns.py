@@ -93,6 +93,9 @@ def names_of(axes: Sequence[Axis]) -> Iterator[str]:
 def regroup(pattern: AxisPattern, shape: Shape, given: Mapping[str, Dim]) -> Regroup:
     """How `pattern` rearranges a tensor of `shape`; `given` are the sizes of named axes. Raises OpFault."""
     _check_names(pattern, given)
+    for name, size in given.items():
+        if size.value is not None and size.value < 1:
+            raise OpFault("bad-attribute", f"axis `{name}` has a size of at least 1, not {size}", attribute=name)
     left, right = _unroll(pattern, len(shape))
     sizes = dict(given)
     for i, axis in enumerate(left):

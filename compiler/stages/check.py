@@ -130,13 +130,15 @@ def _missing_keys(schema: Any, tree: Tree, entry: Entry | None) -> Iterator[Diag
 
 def _wrong_form(error: Any, tree: Tree, entry: Entry | None) -> Diagnostic:
     types = [error.validator_value] if isinstance(error.validator_value, str) else error.validator_value
-    wanted = " or ".join(word for t, word in _FORMS.items() if t in types or (t == "string" and set(types) & set(SCALARS)))
+    forms = [word for t, word in _FORMS.items() if t in types or (t == "string" and set(types) & set(SCALARS))]
+    wanted = " or ".join(filter(None, (", ".join(forms[:-1]), forms[-1])))
     what = _name(entry) if entry is None or tree is entry.value else f"an item of {_name(entry)}"
-    note = error.schema.get("description", ())
+    about = error.schema.get("description", "").rstrip(".")
+    note = f"it says: {about[:1].lower()}{about[1:]}" if about and not about.startswith("`") else about
     if error.instance is None:
-        return diagnostic("bad-spec", f"{what} has no value", _point(tree, entry), note=note,
+        return diagnostic("bad-spec", f"{what} has no value", _point(tree, entry), note=note or (),
                           help=f"write {wanted}, or delete the key")
-    return diagnostic("bad-spec", f"{what} is {wanted}, not {kind(tree)}", tree.span, note=note)
+    return diagnostic("bad-spec", f"{what} is {wanted}, not {kind(tree)}", tree.span, note=note or ())
 
 
 def _bad_name(error: Any, tree: Tree, entry: Entry | None) -> Diagnostic:
@@ -168,7 +170,8 @@ def _misplaced(error: Any, entry: Entry | None, holder: Mapping | None) -> Diagn
 def _no_meaning(key: Scalar, control: str = "", tree: Mapping | None = None) -> Diagnostic:
     """A key without the control that it goes with; `tree` is the node, where a misspelt control is looked for."""
     if key.text not in CONTROL_OF:
-        return diagnostic("bad-node", f"`{key.text}:` stands in a node, beside `op:`, `block:` or `slot:`", key.span)
+        return diagnostic("bad-node", f"`{key.text}:` cannot stand here", key.span,
+                          help=f"`{key.text}:` goes in a node, beside `op:`, `block:` or `slot:`")
     headline = f"`{key.text}:` has no meaning {f'in a {control}' if control else 'here'}"
     meant = next(((e.key, near) for e in tree or () if (near := nearest(e.key.text, CONTROL_OF[key.text]))), None)
     if meant:

@@ -13,7 +13,7 @@ from ...lang.diagnostic import Fault, Label, fault
 from ...lang.source import Span
 from ...ops.base import Op, OpFault
 from ...ops.registry import OPS
-from .attributes import UNSET, attribute, convert, init, traced
+from .attributes import UNSET, attribute, convert, init
 from .gather import Gathered
 from .scope import Result
 
@@ -139,12 +139,12 @@ def parameter(found: Gathered, builder: RegionBuilder, path: str, shape: Any, po
 
 def empty(found: Gathered, port: str, shape: Shape) -> Fault:
     """A parameter with a size below 1: the attribute that says so, where it can be told."""
+    headline, help = f"parameter `{port}` would have the shape {spell(shape)}", "every size must be at least 1"
     for written in found.attributes.values():
         with suppress(Fault):
             if written.key.text not in ("init", "trainable") and attribute("int", written.value, written.scope, written.index, "") < 1:
-                return traced(fault("bad-attribute", f"parameter `{port}` would have the shape {spell(shape)}", written.value.span,
-                                    Label(found.span, "the parameter's owner"), help="every size must be at least 1"), written.value, written.scope)
-    return fault("bad-attribute", f"parameter `{port}` would have the shape {spell(shape)}", found.span, help="every size must be at least 1")
+                return written.scope.traced(fault("bad-attribute", headline, written.value.span, Label(found.span, "the parameter's owner"), help=help))
+    return fault("bad-attribute", headline, found.span, help=help)
 
 
 def negative_sizes(type: TensorType, op: Op) -> None:
@@ -180,10 +180,9 @@ def shape_errors(found: Gathered, builder: RegionBuilder, op: Op) -> Iterator[No
         key = f.attribute
         if key and key in found.attributes:
             labels.insert(0, Label(found.attributes[key].value.span))
-            raise traced(fault(f.code, f.headline, *labels, *_producers(found, builder, list(f.ports)), note=f.note or note, help=f.help or ()),
-                         found.attributes[key].value, found.attributes[key].scope) from None
-        raise fault(f.code, f.headline, *(labels or [Label(found.span)]), *_producers(found, builder, list(f.ports)),
-                    note=f.note or note, help=f.help or ()) from None
+        wrong = fault(f.code, f.headline, *(labels or [Label(found.span)]), *_producers(found, builder, list(f.ports)),
+                      note=f.note or note, help=f.help or ())
+        raise (found.attributes[key].scope.traced(wrong) if key in found.attributes else wrong) from None
 
 
 def _span(found: Gathered, port: str) -> Span:

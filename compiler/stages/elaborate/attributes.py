@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from ...ir.dimension import Dim
@@ -22,17 +21,7 @@ def attribute(kind: str, value: FieldValue, scope: Scope, index: int | None, wha
     try:
         return _attribute(kind, value, scope, index, what)
     except Fault as found:
-        raise traced(found, value, scope) from None
-
-
-def traced(found: Fault, value: FieldValue, scope: Scope) -> Fault:
-    """A fault about a field that only names a setting or a size, at the place where that was set."""
-    d, cause = found.diagnostic, scope.cause(value)
-    if cause == value.span or not d.labels or d.labels[0].span != value.span:
-        return found
-    assert isinstance(value, Scalar)
-    first, *others = d.labels
-    return Fault(replace(d, labels=(Label(cause, first.text or f"`{value.text}` is set here"), Label(value.span, "and used here"), *others)))
+        raise scope.traced(found) from None
 
 
 def _attribute(kind: str, value: FieldValue, scope: Scope, index: int | None, what: str) -> Any:
@@ -91,8 +80,9 @@ def indivisible(found: Inexact, at: Scalar, what: str, scope: Scope | None) -> F
     target = what.strip("`")
     explicit = f"or give `{target}:` itself" if scope and target in scope.block.settings else None
     fits = " or ".join(str(n) for n in found.nearest())
-    text = f"`{found.denominator_text}` = {found.denominator} does not divide `{found.numerator_text}` = {found.numerator}"
-    hint = f"the nearest `{found.denominator_text}` that divides it: {fits}" if fits else None
+    shown = [f"`{t}`" if t == str(n) else f"`{t}` = {n}" for t, n in ((found.denominator_text, found.denominator), (found.numerator_text, found.numerator))]
+    text = f"{shown[0]} does not divide {shown[1]}"
+    hint = f"the nearest `{found.denominator_text}` that divides it: {fits}" if fits and labels else None if labels else "`a // b` divides and rounds down"
     primary = labels[-1:] or [Label(at.span)]
     others = [*labels[:-1], Label(at.span, f"{what} is this quotient")] if labels else []
     return fault("indivisible", text, *primary, *others, help=[h for h in (hint, explicit) if h])
@@ -102,7 +92,8 @@ def _list(kind: str, value: FieldValue, scope: Scope, index: int | None, what: s
     items: list[Any]
     if isinstance(value, Items):
         inner = {"dims": "dim", "ints": "int", "list": "number"}[kind]
-        return tuple(attribute(inner, item, scope, index, f"an item of {what}") for item in value.items)
+        items = [attribute(inner, item, scope, index, f"an item of {what}") for item in value.items]
+        return items if kind == "list" else tuple(items)
     if not isinstance(value, Scalar):
         raise fault("bad-attribute", f"{what} is a list", value.span)
     found = scope.number(value, index)
@@ -111,7 +102,8 @@ def _list(kind: str, value: FieldValue, scope: Scope, index: int | None, what: s
         raise fault("bad-attribute", f"{what} is a list of sizes", value.span, help='write it as "[B, 1, width]"')
     if kind == "ints":
         return tuple(convert("int", x, value, what, scope) for x in items)
-    return tuple(convert("dim" if kind == "dims" else "number", x, value, f"an item of {what}", scope) for x in items)
+    made = [convert("dim" if kind == "dims" else "number", x, value, f"an item of {what}", scope) for x in items]
+    return made if kind == "list" else tuple(made)
 
 
 def _numbers(value: FieldValue, scope: Scope, index: int | None, what: str) -> Any:

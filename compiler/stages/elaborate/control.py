@@ -12,7 +12,7 @@ from ...ir.text import describe
 from ...lang.diagnostic import Label, fault
 from ...lang.spec import NodeSpec
 from .attributes import convert
-from .copies import MAX_COPIES, Copies, body, carried, count, each_of, mentions_index, outside, start, target_of, types_of
+from .copies import MAX_COPIES, Copies, body, carried, count, each_of, given_once, mentions_index, outside, start, target_of, types_of
 from .scan import scan
 from .scope import Result, Scope
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 def expand(x: Expander, spec: NodeSpec, scope: Scope, name: str, index: int | None) -> Result:
     copies = Copies(spec, scope, name, index, scope.origin(spec.span))
+    given_once(copies)
     if spec.control == "scan":
         return scan(x, copies)
     return _repeat(x, copies) if spec.control == "repeat" else _branch(x, copies)
@@ -50,6 +51,8 @@ def _repeat(x: Expander, c: Copies) -> Result:
     if names[0] in same:
         result.outputs["all"] = node.output(f"all.{names[0]}")
     result.reasons = {f"all.{o}": "its shape differs between the copies" for o in names if o not in same}
+    if names[0] not in same:
+        result.reasons["all"] = result.reasons[f"all.{names[0]}"]
     return result
 
 
@@ -91,8 +94,9 @@ def _variants(c: Copies, n: int) -> list[NodeSpec]:
             raise fault("bad-attribute", f"`times` is at least 1, not {k}", times.span if times else c.spec.span)
         out.extend([variant] * k)
     if len(out) > n:
-        raise fault("bad-attribute", f"the pattern holds {len(out)} copies and `{c.spec.control}` makes {n}", c.spec.pattern[-1][1].span,
-                    *([c.spec.count.span] if c.spec.count else []))
+        times = [Label(t.span, "this many of one kind") for t, _ in c.spec.pattern if t]
+        raise fault("bad-attribute", f"the pattern holds {len(out)} copies and `{c.spec.control}` makes {n}",
+                    Label(c.spec.count.span if c.spec.count else c.spec.span, f"{n} copies"), *times)
     return out
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...ir.builder import RegionBuilder
 from ...ir.graph import Input, Origin, Region, TensorType, Value, join
-from ...lang.diagnostic import Label, fault, suggest
+from ...lang.diagnostic import Fault, Label, fault, suggest
 from ...lang.spec import FieldValue, Items, NodeSpec
 from ...lang.tree import Mapping as TreeMapping
 from ...lang.tree import Scalar
@@ -66,7 +66,8 @@ def body(x: Expander, c: Copies, variant: NodeSpec, index: int | None) -> Region
             ports[port] = body.argument(c.argument(port, given), c.into.type(given))
     for port, type in c.special.items():
         ports[port] = body.argument(port, type)
-    inner = replace(found, ports=ports)
+    spans = {e.port.text: (e.value.span,) for e in c.spec.each} | {k.text: (v.span,) for k, v in c.spec.carry}
+    inner = replace(found, ports=ports, spans={p: (f.value.span,) for p, f in c.spec.fields.items()} | found.spans | spans)
     if found.target is None:
         result = x.passed(inner)
     elif found.target.kind == "op":
@@ -102,16 +103,31 @@ def port_exists(target: Interface, port: Scalar) -> None:
 
 def count(c: Copies) -> int:
     assert c.spec.count is not None
-    n = convert("int", c.scope.number(c.spec.count, c.index), c.spec.count, f"`{c.spec.control}`", c.scope)
-    if not 1 <= n <= MAX_COPIES:
-        raise fault("bad-attribute", f"`{c.spec.control}` makes 1 to {MAX_COPIES} copies, not {n}", c.spec.count.span)
+    try:
+        n = convert("int", c.scope.number(c.spec.count, c.index), c.spec.count, f"`{c.spec.control}`", c.scope)
+        if not 1 <= n <= MAX_COPIES:
+            raise fault("bad-attribute", f"`{c.spec.control}` makes 1 to {MAX_COPIES:,} copies, not {n:,}", c.spec.count.span)
+    except Fault as found:
+        raise c.scope.traced(found) from None
     return int(n)
+
+
+def given_once(c: Copies) -> None:
+    """Refuse a port that two of the node's own keys, `each:` and `carry:` give."""
+    ways = [(f.key, "") for f in c.spec.fields.values()] + [(e.port, " under `each:`") for e in c.spec.each] + [(k, " under `carry:`") for k, _ in c.spec.carry]
+    seen: dict[str, Scalar] = {}
+    for key, where in ways:
+        if key.text in seen:
+            raise fault("bad-port", f"port `{key.text}` is given twice", Label(key.span, f"given again{where}"), Label(seen[key.text].span, "given here"),
+                        help="a port is the same for all copies, or takes an element of `each:`, or is chained by `carry:`")
+        seen[key.text] = key
 
 
 def each_of(x: Expander, c: Copies, n: int) -> dict[str, tuple[Value, tuple[int, ...]]]:
     """What each copy takes from the leading axis of a value."""
     out = {}
     for item in c.spec.each:
+        port_exists(target_of(c), item.port)
         value = outside(x, c, item.value)
         t = c.into.type(value)
         extent = t.shape[0].value if t.shape else None
@@ -123,8 +139,8 @@ def each_of(x: Expander, c: Copies, n: int) -> dict[str, tuple[Value, tuple[int,
         at = tuple(range(n)) if item.at is None else tuple(convert("int", c.scope.number(item.at, i), item.at, "`at`") for i in range(n))
         bad = next((k for k in at if not 0 <= k < extent), None)
         if bad is not None and item.at is not None:
-            raise fault("bad-attribute", f"`at` asks for element {bad} of {extent}", item.at.span, item.value.span)
-        port_exists(target_of(c), item.port)
+            raise fault("bad-attribute", f"`at` asks for element {bad} of {extent}", Label(item.at.span, f"copy {at.index(bad)} asks for {bad}"),
+                        Label(item.value.span, f"this is {t}"), help=f"elements count from 0 to {extent - 1}")
         out[item.port.text] = (value, at)
         c.inputs[item.port.text] = value
         c.special[item.port.text] = TensorType(t.dtype, t.shape[1:])

@@ -28,6 +28,7 @@ class Expander:
         self.sink = sink
         self.main = main
         self.seen: dict[BlockSpec, None] = {}
+        self.nested = 0                                  # nodes in nodes, around the one being made
         self.endless = endless(main, sink)
 
     # blocks
@@ -81,7 +82,7 @@ class Expander:
                 others = ", ".join(f"`{n}`" for n in feeding[:8]) + (", ..." if len(feeding) > 8 else "")
                 self.sink.add(diagnostic("unused", f"{what} `{name}` does not reach any output", item.span, severity="warning",
                                          note=f"nor does what only it needs: {others}" if feeding else (),
-                                         help=f"remove `{name}`, or name it in `outputs:`"))
+                                         help=f"remove `{name}`, or " + ("name it in `outputs:`" if what == "node" else "wire it to a node")))
 
     def body(self, found: Gathered, builder: RegionBuilder, ports: dict[str, Value | None], at: Span, chain: tuple[Span, ...]) -> Result:
         """Expand the gathered block into `builder`, whose values `ports` name; returns its outputs."""
@@ -92,6 +93,19 @@ class Expander:
             raise Poisoned
         if len(scope.chain) > MAX_DEPTH:
             raise fault("too-deep", f"blocks stand more than {MAX_DEPTH} levels deep in each other", at, Label(block.name.span, "the innermost"))
+        try:
+            self.enter(found, scope, builder, ports, at)
+        except Fault as wrong:
+            raise self.expanded(wrong, scope) from None
+        builder.about = builder.about or block.about
+        region = self.graph(block, scope)
+        if region is None:
+            raise Poisoned
+        return Result(dict(region.outputs))
+
+    def enter(self, found: Gathered, scope: Scope, builder: RegionBuilder, ports: dict[str, Value | None], at: Span) -> None:
+        """Give a block's scope its settings, inputs and slots."""
+        block = scope.block
         self.settings(found, scope, at)
         unify = Unifier(scope, f"block `{block.name.text}`")
         for name, given in block.inputs.items():
@@ -107,11 +121,6 @@ class Expander:
             if name not in found.fills and not slot.optional:
                 raise fault("missing-slot", f"slot `{name}` of block `{block.name.text}` is not filled", found.target_span,
                             Label(slot.name.span, "declared here"), help=f"fill it: `{name}: {{block: NAME, ...}}` or `{{op: NAME, ...}}`")
-        builder.about = builder.about or block.about
-        region = self.graph(block, scope)
-        if region is None:
-            raise Poisoned
-        return Result(dict(region.outputs))
 
     def settings(self, found: Gathered, scope: Scope, at: Span) -> None:
         for key, written in found.attributes.items():
@@ -133,6 +142,8 @@ class Expander:
                 name = setting.name.text
                 if name in scope.settings:
                     continue
+                if setting.default is not None:
+                    scope.setting_spans.setdefault(name, scope.cause(setting.default))
                 if setting.default is not None and scope.settings.get(setting.default.text, 0) is not None:
                     kind = "=" + "|".join(setting.choices) if setting.kind == "choice" else setting.kind
                     scope.settings[name] = (attribute(kind, setting.default, scope, None, f"`{name}`") if kind.startswith(("=", "text", "bool", "list"))
@@ -161,7 +172,14 @@ class Expander:
     def inline(self, spec: NodeSpec, scope: Scope, index: int | None) -> Value | None:
         """A node written in a port: made once in the scope it is written in."""
         if id(spec) not in scope.inline:
-            scope.inline[id(spec)] = self.node(spec, scope, spec.name, index)
+            if self.nested >= MAX_DEPTH:
+                raise fault("too-deep", f"nodes stand more than {MAX_DEPTH} levels deep in each other", spec.target.span,
+                            help="give the inner ones names of their own under `graph:`")
+            self.nested += 1
+            try:
+                scope.inline[id(spec)] = self.node(spec, scope, spec.name, index)
+            finally:
+                self.nested -= 1
         result = scope.inline[id(spec)]
         return result.outputs[result.default]
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import networkx as nx
 
-from ...lang.diagnostic import Label, Sink, diagnostic, fault, suggest
+from ...lang.diagnostic import Label, Sink, diagnostic, fault, nearest, suggest
 from ...lang.spec import BlockSpec, Field, FieldValue, Items, NodeSpec, SlotSpec
 from ...lang.tree import Mapping as TreeMapping
 from ...lang.tree import Scalar
+from ...library import home
 from ...ops.base import Op
 from ...ops.registry import OPS
 
@@ -81,7 +82,11 @@ def interface(spec: NodeSpec, block: BlockSpec) -> Interface:
     known = {"op": list(OPS), "block": list(blocks), "slot": list(block.slots), "name": [*blocks, *OPS]}[spec.kind]
     word = {"name": "block or op"}.get(spec.kind, spec.kind)
     elsewhere = next((k for k, names in (("op", OPS), ("block", blocks), ("slot", block.slots)) if k != spec.kind and name in names), None)
-    help = [f"`{name}` is {'an' if elsewhere == 'op' else 'a'} {elsewhere}: write `{elsewhere}: {name}`"] if elsewhere else suggest(name, known, f"{word}s")
+    help: Iterable[str] = suggest(name, known, f"{word}s") if len(known) < 24 or nearest(name, known) else [f"`nnspec list` prints all {word}s"]
+    if elsewhere:
+        help = [f"`{name}` is {'an' if elsewhere == 'op' else 'a'} {elsewhere}: write `{elsewhere}: {name}`"]
+    elif spec.kind != "slot" and (file := home(name)):
+        help = [f"the library has it: add `use: [{file}]`, or `{file}` to the list there"]
     raise fault("unknown-name", f"there is no {word} `{name}`", spec.target.span, help=help,
                 note="blocks come from this file and from the files that `use:` names" if spec.kind == "block" else ())
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...ir.builder import RegionBuilder
@@ -16,6 +17,9 @@ from ...lang.source import Span
 from ...lang.spec import BlockSpec, FieldValue, NodeSpec
 from ...lang.tree import Mapping as TreeMapping
 from ...lang.tree import Scalar, Sequence
+
+
+NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 
 
 class Poisoned(Exception):
@@ -65,12 +69,27 @@ class Scope:
 
     def number(self, scalar: Scalar, index: int | None = None) -> Any:
         """The value of an expression in this scope; `i` is the copy's number where there is one."""
-        return evaluate(parse_expression(scalar.text, scalar.span), self.lookup(index))
+        try:
+            return evaluate(parse_expression(scalar.text, scalar.span), self.lookup(index))
+        except Fault as found:
+            raise self.traced(found) from None
+
+    def traced(self, found: Fault) -> Fault:
+        """A fault about a field that only names a setting or a size, at the place where that was set."""
+        d = found.diagnostic
+        first, *others = d.labels
+        name = first.span.text.strip("'\"")
+        cause = self.cause(Scalar(name, first.span))
+        if cause == first.span:
+            return found
+        return Fault(replace(d, labels=(Label(cause, first.text or f"`{name}` is from here"), Label(first.span, "used here"), *others)))
 
     def lookup(self, index: int | None = None) -> Callable[[str, Span], Any]:
         def find(name: str, span: Span) -> Any:
             if name == "i" and index is not None:
                 return index
+            if self.settings.get(name, 0) is None:
+                raise self.unknown(name, span)
             if name in self.settings:
                 return self.settings[name]
             if name in self.dims:
@@ -135,7 +154,7 @@ class Scope:
         if name == "i":
             return fault("unknown-name", "`i` is the number of a copy, and this is not inside a `repeat` or `branch`", span)
         if name[:1].isupper():
-            return fault("unbound-dimension", f"free dimension `{name}` is bound by no input of `{self.block.name.text}`", span,
+            return fault("unbound-dimension", f"free dimension `{name}` is bound by no input of {f'block `{self.block.name.text}`' if self.chain else 'the model'}", span,
                          help=f"name `{name}` in the shape of an input")
         known = self.known_numbers()
         extra = "; it is a node, and this field takes a number" if name in self.block.nodes or name in self.block.inputs else ""
@@ -167,8 +186,14 @@ class Scope:
 
     def no_value(self, head: str, scalar: Scalar) -> Fault:
         known = [*self.block.inputs, *self.block.nodes]
+        if not NAME.fullmatch(scalar.text):
+            numeric = re.fullmatch(r"[-+.0-9eE]+", scalar.text)
+            return fault("bad-port", f"a port takes the name of a node or an input, not `{_short(scalar.text)}`", scalar.span,
+                         help=f"a number as a value is a node: `{{op: constant, value: {scalar.text}}}`" if numeric else ())
         number = head in self.settings or head in self.block.unit.sizes
         return fault("unknown-name", f"no node or input is called `{head}`", scalar.span, help=suggest(head, known, "nodes and inputs"),
                      note="it is a number, and a port takes the name of a node or an input" if number else ())
 
 
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:37]}..."
