@@ -82,8 +82,8 @@ def with_spec(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("spec")(command)
 
 
-def compiled(spec: str, sets: tuple[str, ...]) -> Any:
-    """The model, with its warnings printed."""
+def compiled(spec: str, sets: tuple[str, ...], limits: bool = True) -> Any:
+    """The model, with its warnings printed. Over its budget it fails, unless the caller looks at the limits itself."""
     from .model import load
     sizes = {}
     for item in sets:
@@ -94,6 +94,9 @@ def compiled(spec: str, sets: tuple[str, ...]) -> Any:
     model = load(spec, sizes)
     if model.warnings and FORM[0] == "text":
         report(model.warnings)
+    if model.over and limits:
+        report(model.over)
+        raise Failed
     return model
 
 
@@ -105,18 +108,22 @@ def validate(specs: tuple[str, ...], sets: tuple[str, ...], form: str) -> None:
     """Check specs: everything that is wrong, with file, line and a hint."""
     FORM[0] = form
     wrong: list[Diagnostic] = []
+    over: list[Diagnostic] = []
     for spec in specs:
         try:
-            model = compiled(spec, sets)
+            model = compiled(spec, sets, limits=False)
             wrong += model.warnings if form != "text" else ()
-            if form == "text":
+            over += model.over
+            if form == "text" and not model.over:
                 print(f"{spec}: fine, {model.parameters:,} parameters")
         except Diagnostics as found:
             wrong += found.items
     if any(d.severity == "error" for d in wrong):
-        raise Diagnostics(wrong)
-    if form != "text":
-        report(wrong, form)
+        raise Diagnostics([*wrong, *over])
+    if form != "text" or over:
+        report([*wrong, *over], form)
+    if over:
+        raise Failed
 
 
 @cli.command()

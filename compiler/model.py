@@ -34,6 +34,11 @@ class Model:
         return self._compiled.warnings
 
     @property
+    def over(self) -> tuple[Diagnostic, ...]:
+        """The limits of the spec's `budget:` that the model exceeds."""
+        return self._compiled.over
+
+    @property
     def graph(self) -> Graph:
         """The typed graph as written."""
         return self._compiled.graph

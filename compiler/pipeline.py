@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .budget import over
 from .ir.graph import Graph
 from .lang.diagnostic import Diagnostic, Diagnostics, Sink, fault
 from .lang.source import Source
@@ -32,6 +33,7 @@ class Compiled:
     spec: Spec
     graph: Graph
     warnings: tuple[Diagnostic, ...]
+    over: tuple[Diagnostic, ...] = ()         # limits of `budget:` that the model exceeds
 
     def lowered(self) -> Graph:
         """The graph that every target is made from."""
@@ -56,7 +58,9 @@ def front(path: str | Path, sizes: Mapping[str, str] | None = None) -> Compiled:
     graph = elaborate(spec, sink)
     sink.check()
     assert graph is not None
-    return Compiled(spec, graph, tuple(sink.warnings))
+    limits = over(graph, spec.budget, sink)
+    sink.check()
+    return Compiled(spec, graph, tuple(sink.warnings), tuple(limits))
 
 
 def validate(path: str | Path, sizes: Mapping[str, str] | None = None) -> tuple[Diagnostic, ...]:

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .ir.graph import Branch, Call, Graph, Node, Region, Repeat, Scan
+from .ir.paths import longest_path
 from .ir.signature import spell
 from .ir.text import identity_hash, structure_hash
 from .ops.registry import OPS
+from .printing import size
 
 PARAMETER = OPS["parameter"]
 
@@ -31,8 +33,9 @@ def show(graph: Graph, count: int, depth: int | None = None, width: int = 100) -
     if graph.about:
         lines += ["  " + line for line in _wrap(graph.about, width - 2)]
     lines += ["", *_interface(graph), ""]
-    lines += [f"  parameters  {count:,}   ({count * 4 / 1e6:,.1f} MB in float32, {count * 2 / 1e6:,.1f} MB in float16)",
-              f"  structure   {structure_hash(graph)}   identity {identity_hash(graph)}", ""]
+    lines += [f"  parameters  {count:,}   ({size(count * 4)} in float32, {size(count * 2)} in float16)",
+              f"  depth       {longest_path(graph.root):,} ops on the longest path",
+              f"  hashes      structure {structure_hash(graph)}, identity {identity_hash(graph)}", ""]
     return "\n".join([*lines, *_table(list(rows(graph.root, depth)), width)]) + "\n"
 
 
