@@ -1,11 +1,12 @@
 """What an op's ONNX forms emit through: nodes, constants, sizes and parameters of one graph.
 
-Names are paths: the nodes of `layers.0.attention.query` are `layers.0.attention.query/MatMul`.
+Names are paths: the nodes of `layers.0.attention.query` are `layers.0.attention.query/MatMul`. A builder of a subgraph puts
+a node into the outermost graph that has all the node reads, so that what a loop's body does not change is computed once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +15,15 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, num
 
 from ...ir.dimension import Dim
 from ...ir.graph import TensorType
+from .recipes import bfloat16_bits
 
 ELEMENT = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16,
            "int64": TensorProto.INT64, "int32": TensorProto.INT32, "bool": TensorProto.BOOL, "float64": TensorProto.DOUBLE}
 OPSETS = {"ort-cuda": 24, "ort-cpu": 24, "portable": 18}
+
+
+class UnknownSize(Exception):
+    """No value of the graph tells this free dimension."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +32,6 @@ class Val:
 
     name: str
     parameter: str | None = None
-    transposed_of: Val | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -46,12 +51,13 @@ class Store:
 
     target: str
     dtype: str
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)       # parameter path -> shape
-    shared: frozenset[str] = frozenset()                                    # parameters that several nodes read
     recipes: dict[str, Recipe] = field(default_factory=dict)                # initializer name -> recipe
+    made: dict[tuple[Any, ...], str] = field(default_factory=dict)         # kind, parameters, settings -> initializer name
     constants: dict[tuple[str, tuple[int, ...], bytes], str] = field(default_factory=dict)
     initializers: list[TensorProto] = field(default_factory=list)          # small constants
     names: set[str] = field(default_factory=set)
+    swapped: set[str] = field(default_factory=set)                          # Transpose results that swap leading axes
+    homes: dict[str, Builder] = field(default_factory=dict)                # value of a subgraph -> the builder that has it
 
 
 class Builder:
@@ -59,14 +65,16 @@ class Builder:
 
     def __init__(self, store: Store, parent: Builder | None = None):
         self.store, self.parent = store, parent
+        self.root: Builder = parent.root if parent else self
+        self.depth: int = parent.depth + 1 if parent else 0
         self.nodes: list[NodeProto] = []
         self.path, self.line = "", ""
         self.inputs: Mapping[str, Any] = {}
         self.outputs: tuple[TensorType, ...] = ()
         self.used: frozenset[str] = frozenset()
-        self.sizes: dict[Dim, Val] = {}
-        self.memo: dict[Any, Val] = {}
-        self.find_size: Callable[[Dim], Val] = self._no_size
+        self.dims: dict[Dim, tuple[Val, int]] = {}          # size -> a value of this graph that has it, and the axis
+        self.memo: dict[Any, Any] = {}
+        self.find_size: Callable[[Dim], Val] = parent.find_size if parent else self._no_size
 
     @property
     def target(self) -> str:
@@ -81,14 +89,20 @@ class Builder:
         """The model's dtype: float32, float16 or bfloat16."""
         return self.store.dtype
 
-    def op(self, op_type: str, *inputs: Val | None, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
-        """Emit one node; returns its value, or a tuple when it has several outputs. Absent inputs are None."""
+    def op(self, op_type: str, *inputs: Val | None, outputs: int = 1, domain: str = "", pinned: bool = False,
+           **attributes: Any) -> Any:
+        """Emit one node; returns its value, or a tuple when it has several outputs. Absent inputs are None.
+
+        `pinned` keeps it in this graph even where an outer one has all it reads.
+        """
+        if op_type == "MatMul" and self.dtype == "float16":
+            inputs = (self._apart(*inputs), inputs[1])  # type: ignore[arg-type]
         base = self.unique(f"{self.path}/{op_type}" if self.path else op_type)
         names = [base if i == 0 else f"{base}:{i}" for i in range(outputs)]
         given = [v.name if v is not None else "" for v in inputs]
         while given and not given[-1]:
             given.pop()
-        node = helper.make_node(op_type, given, names, name=base, domain=domain)
+        node = NodeProto(op_type=op_type, input=given, output=names, name=base, domain=domain)
         for key, value in attributes.items():
             if value is not None:
                 node.attribute.append(_attribute(key, value))
@@ -96,18 +110,41 @@ class Builder:
         if self.line:
             node.metadata_props.add(key="nnspec.line", value=self.line)
         node.metadata_props.add(key="namespace", value=self.path.replace(".", "/"))
-        self.nodes.append(node)
+        if op_type == "Transpose" and attributes["perm"] in ([1, 0, 2], [1, 2, 0]):
+            self.store.swapped.add(base)
+        home = self if pinned or self.parent is None else self.home(reads(node))
+        home.nodes.append(node)
+        home.own(names)
         made = tuple(Val(n) for n in names)
         return made[0] if outputs == 1 else made
 
-    def once(self, key: Any, make: Callable[[], Val]) -> Val:
+    def _apart(self, left: Val, right: Val) -> Val:
+        """`left` behind a Reshape where ONNX Runtime 1.31 crashes on fusing a float16 Transpose into a MatMul by a weight."""
+        recipe = self.store.recipes.get(right.name)
+        if left.name not in self.store.swapped or recipe is None or len(recipe.shape) != 2:
+            return left
+        return self.op("Reshape", left, self.ints(0, 0, recipe.shape[0]))
+
+    def home(self, names: Iterable[str]) -> Builder:
+        """The outermost builder in which all these values are there."""
+        homes = [self.store.homes[n] for n in names if n in self.store.homes]
+        return max(homes, key=lambda b: b.depth, default=self.root)
+
+    def own(self, names: Iterable[str]) -> None:
+        """Record that this builder's graph has these values; those of the outermost graph are known by not being recorded."""
+        if self.parent is not None:
+            self.store.homes.update(dict.fromkeys(names, self))
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
         """The value made under `key` before in this graph or an outer one, else make it now."""
         scope: Builder | None = self
         while scope is not None:
             if key in scope.memo:
                 return scope.memo[key]
             scope = scope.parent
-        self.memo[key] = made = make()
+        made = make()
+        home = self.home([made.name]) if isinstance(made, Val) else self
+        home.memo[key] = made
         return made
 
     # constants
@@ -154,7 +191,7 @@ class Builder:
         return self.once(("shape", tuple(dims)), lambda: self.op("Concat", *(self.size(d) for d in dims), axis=0))
 
     def _no_size(self, dim: Dim) -> Val:
-        raise LookupError(f"no value tells the size {dim}")
+        raise UnknownSize(str(dim))
 
     # dtypes
 
@@ -181,18 +218,26 @@ class Builder:
         return self.recipe(f"{paths[0]}:{kind}", kind, paths, shape, **settings)
 
     def recipe(self, name: str, kind: str, paths: tuple[str, ...], shape: Sequence[int], **settings: Any) -> Val:
-        recipe = Recipe(name, kind, paths, tuple(shape), tuple(sorted(settings.items())))
-        for known, other in self.store.recipes.items():
-            if (other.kind, other.parameters, other.settings) == (recipe.kind, recipe.parameters, recipe.settings):
-                return Val(known)
-        made = self.unique(name)
-        self.store.recipes[made] = Recipe(made, kind, paths, tuple(shape), recipe.settings)
-        return Val(made)
+        """The initializer that recipe `kind` makes from the parameters at `paths`; the same one for the same recipe."""
+        given = tuple(sorted(settings.items()))
+        key = (kind, paths, given)
+        if key not in self.store.made:
+            made = self.unique(name)
+            self.store.made[key] = made
+            self.store.recipes[made] = Recipe(made, kind, paths, tuple(shape), given)
+        return Val(self.store.made[key])
+
+    def stored(self, path: str, shape: Sequence[int]) -> Val:
+        """The parameter at `path` itself, as an initializer of that name."""
+        return Val(self.recipe(path, "plain", (path,), shape).name, parameter=path)
 
     def transposed(self, weight: Val, shape: Sequence[Dim]) -> Val:
-        """[o, i] -> [i, o]: a transposed initializer; a Transpose node where others read the same parameter."""
+        """[o, i] -> [i, o]: a transposed initializer, or a Transpose node of what is no untouched parameter.
+
+        Where other nodes read the same parameter as it is, `emit` turns the initializer into one Transpose node.
+        """
         o, i = shape
-        if weight.parameter and weight.parameter not in self.store.shared and o.value is not None and i.value is not None:
+        if weight.parameter and o.value is not None and i.value is not None:
             made = self.parameter("transpose", [weight], (i.value, o.value))
             assert made is not None
             return made
@@ -204,6 +249,28 @@ class Builder:
             name, n = f"{base}_{n}", n + 1
         self.store.names.add(name)
         return name
+
+
+def reads(node: NodeProto) -> Iterator[str]:
+    """The values a node needs from its graph: its inputs, and what its subgraphs take from outside."""
+    yield from (n for n in node.input if n)
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            inner = attribute.g
+            own = {x.name for x in inner.input} | {x.name for x in inner.initializer} | {n for x in inner.node for n in x.output}
+            used = dict.fromkeys([n for x in inner.node for n in reads(x)] + [x.name for x in inner.output])
+            yield from (n for n in used if n not in own)
+
+
+def reach(nodes: Sequence[NodeProto], ends: Iterable[str]) -> tuple[list[NodeProto], set[str]]:
+    """The nodes that the values `ends` depend on, in order, and every value they read, `ends` included."""
+    wanted = set(ends)
+    kept = []
+    for node in reversed(nodes):
+        if not wanted.isdisjoint(node.output):
+            kept.append(node)
+            wanted.update(reads(node))
+    return kept[::-1], wanted
 
 
 def _attribute(key: str, value: Any) -> AttributeProto:
@@ -218,9 +285,7 @@ def _attribute(key: str, value: Any) -> AttributeProto:
 
 def _tensor(array: np.ndarray, dtype: str | None) -> TensorProto:
     if dtype == "bfloat16":
-        bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
-        rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-        return TensorProto(data_type=TensorProto.BFLOAT16, dims=array.shape, raw_data=rounded.tobytes())
+        return TensorProto(data_type=TensorProto.BFLOAT16, dims=array.shape, raw_data=bfloat16_bits(array).tobytes())
     if dtype:
         array = array.astype(dtype)
     return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape))

@@ -1,0 +1,140 @@
+"""`typed Graph -> ONNX`: nodes and shapes here, weights by the table of recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onnx import GraphProto, ModelProto, NodeProto, helper
+
+from ... import __version__
+from ...ir.graph import Argument, Graph
+from ...ir.text import identity_hash, structure_hash
+from ...lang.diagnostic import Diagnostics, diagnostic, suggest
+from .builder import OPSETS, Builder, Recipe, Store, Val, reach
+from .entries import Entry, Place, tensor
+from .scan import value_info
+from .sizes import see, watch
+from .walk import Walker
+
+IR_VERSIONS = {"ort-cuda": 10, "ort-cpu": 10, "portable": 8}
+
+
+@dataclass(frozen=True, eq=False)
+class Emitted:
+    """A model whose weights are still to be filled in.
+
+    `model` has every node and small constant; `weights` says how each missing initializer is made from parameters, in file
+    order, and `shapes` what those are. `outputs` maps the graph's output names to the model's: an output named like an input
+    is `NAME.out` there. `sites` is the fusion report.
+    """
+
+    graph: Graph
+    target: str
+    dtype: str
+    model: ModelProto
+    weights: tuple[Recipe, ...]
+    shapes: Mapping[str, tuple[int, ...]]
+    inputs: tuple[Argument, ...]
+    outputs: Mapping[str, str]
+    sites: tuple[Mapping[str, Any], ...]
+
+    @property
+    def hashes(self) -> tuple[str, str]:
+        """Structure and identity of the graph."""
+        data = {p.key: p.value for p in self.model.metadata_props}
+        return data["nnspec.structure"], data["nnspec.identity"]
+
+
+def emit(graph: Graph, target: str, dtype: str = "float32", absent: Iterable[str] = (), spec: str = "") -> Emitted:
+    """The ONNX model of a graph for `ort-cpu`, `ort-cuda` or `portable`, in float32, float16 or bfloat16.
+
+    Optional inputs in `absent` are left out. `spec` is the text of the spec, kept in the model's metadata. Raises Diagnostics:
+    `no-form` where the target cannot say an op, `unbound-dimension` where no input tells a size, `unknown-name` and
+    `absent-value` for `absent`.
+    """
+    left_out = frozenset(absent)
+    _check_absent(graph, left_out)
+    store = Store(target, dtype)
+    g = watch(Builder(store))
+    inputs = tuple(a for a in graph.root.arguments if a.name not in left_out)
+    names = {o: f"{o}.out" if any(a.name == o for a in graph.root.arguments) else o for o, _ in graph.root.outputs}
+    store.names.update(a.name for a in inputs)
+    store.names.update(names.values())
+    for a in inputs:
+        see(g, Val(a.name), a.type)
+    walker = Walker(store)
+    given: dict[str, Entry] = {a.name: Val(a.name) for a in inputs}
+    made = walker.region(Place(g), graph.root, given, frozenset(names))
+    for o, entry in made.items():
+        _end(g, names[o], tensor(g, entry), walker)
+    if walker.faults:
+        raise Diagnostics(walker.faults)
+    nodes, held = _single(store, *reach(g.nodes, names.values()))
+    weights = tuple(r for r in store.recipes.values() if r.name in held)
+    types = {o: graph.root.type(value) for o, value in graph.root.outputs}
+    body = helper.make_graph(
+        nodes, graph.name, [value_info(a.name, a.type, dtype) for a in inputs],
+        [value_info(names[o], t, dtype) for o, t in types.items()], [t for t in store.initializers if t.name in held],
+        doc_string=graph.about)
+    model = _model(body, target)
+    for key, value in (("spec", spec), ("structure", structure_hash(graph)), ("identity", identity_hash(graph)),
+                       ("version", __version__), ("target", target), ("dtype", dtype)):
+        model.metadata_props.add(key=f"nnspec.{key}", value=value)
+    return Emitted(graph, target, dtype, model, weights, walker.parameters, inputs, names, tuple(walker.sites))
+
+
+def _check_absent(graph: Graph, absent: frozenset[str]) -> None:
+    known = {a.name: a.type.optional for a in graph.root.arguments}
+    wrong = [diagnostic("unknown-name", f"the model has no input `{name}` to leave out", graph.root.origin.span,
+                        help=suggest(name, known, "inputs")) for name in sorted(absent - set(known))]
+    wrong += [diagnostic("absent-value", f"input `{name}` cannot be left out: it is not optional", graph.root.origin.span,
+                         help=f"write `{name}: optional ...` in the spec's inputs")
+              for name in sorted(absent & set(known)) if not known[name]]
+    if wrong:
+        raise Diagnostics(wrong)
+
+
+def _end(g: Builder, name: str, value: Val | None, walker: Walker) -> None:
+    """Give an output its name."""
+    if value is None:
+        walker.faults.append(diagnostic("absent-value", f"output `{name}` is absent when its optional input is left out",
+                                        help="keep the input, or remove the output"))
+        return
+    g.path, g.line = name, ""
+    g.op("Identity", value)
+    g.nodes[-1].output[0] = name
+
+
+def _single(store: Store, nodes: list[NodeProto], held: set[str]) -> tuple[list[NodeProto], set[str]]:
+    """Store no parameter twice: where it is read as it is, a transposed copy becomes one Transpose node."""
+    turned = []
+    for r in store.recipes.values():
+        if r.kind == "transpose" and r.name in held and store.made.get(("plain", r.parameters, ())) in held:
+            plain = store.made["plain", r.parameters, ()]
+            node = NodeProto(op_type="Transpose", input=[plain], output=[r.name], name=f"{plain}/Transpose")
+            node.attribute.append(helper.make_attribute("perm", [1, 0]))
+            node.metadata_props.add(key="nnspec.path", value=plain)
+            node.metadata_props.add(key="namespace", value=plain.replace(".", "/"))
+            turned.append(node)
+            held = held - {r.name}
+    return [*turned, *nodes], held
+
+
+def _model(body: GraphProto, target: str) -> ModelProto:
+    domains = sorted(_domains(body.node) - {""})
+    opsets = [helper.make_opsetid("", OPSETS[target]), *(helper.make_opsetid(d, 1) for d in domains)]
+    return helper.make_model(body, opset_imports=opsets, ir_version=IR_VERSIONS[target], producer_name="nnspec",
+                             producer_version=__version__)
+
+
+def _domains(nodes: Iterable[NodeProto]) -> set[str]:
+    found = set()
+    for node in nodes:
+        found.add(node.domain)
+        for attribute in node.attribute:
+            found |= _domains(attribute.g.node)
+    return found
+
+
