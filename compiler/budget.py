@@ -24,7 +24,8 @@ def over(graph: Graph, budget: TreeMapping | None, sink: Sink) -> list[Diagnosti
     for entry in budget or ():
         with sink.catch():
             if entry.key.text not in KINDS:
-                raise fault("unknown-key", f"`budget` has no key `{entry.key.text}`", entry.key.span, help=suggest(entry.key.text, KINDS, "keys"))
+                raise fault("unknown-key", f"`budget` has no key `{entry.key.text}`", entry.key.span,
+                            help=suggest(entry.key.text, KINDS, "keys"))
             limit = _number(entry.value, graph.sizes)
             have = sum(p.elements for p in parameter_table(graph))
             if have > limit:

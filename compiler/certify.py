@@ -62,8 +62,8 @@ def sweep(manifest: Manifest, full: bool) -> Iterator[Case]:
     for x in manifest.inputs:
         bounds |= x.bounds
         for d in x.dimensions:
-            if getattr(d, "name", None):
-                scale[d.name] = max(scale.get(d.name, 1), getattr(d, "scale", 1))
+            if d.name is not None:
+                scale[d.name] = max(scale.get(d.name, 1), d.scale)
     masked = any(x.length_of or (x.dtype == "bool" and len(x.shape) > 1) for x in manifest.inputs)
     seen = set()
     for rows, n, empty in [(1, 1, False), (3, 2, False), (1, 7, False), (3, 7, False), (3, 7, True), (1, SWEEP, False), (3, SWEEP, False)]:

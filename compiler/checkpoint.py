@@ -19,7 +19,8 @@ from .ir.dimension import Dim
 from .ir.evaluate import evaluate
 from .lang.diagnostic import Sink, fault, suggest
 from .lang.expression import parse_expression
-from .lang.tree import Mapping as TreeMapping, Scalar, Sequence
+from .lang.tree import Mapping as TreeMapping
+from .lang.tree import Scalar, Sequence
 from .ops.base import OpFault
 from .ops.patterns import parse_pattern, regroup
 from .weight_names import match_weights
@@ -164,7 +165,7 @@ def _source(rule: Rule, part: int, foreign: str, shape: Shape) -> Source:
     except OpFault as wrong:
         raise fault("bad-checkpoint", f"the pattern does not give the shape {list(whole)} of `{rule.key.text}`: {wrong.headline}",
                     rule.key.span, help=wrong.help or ()) from None
-    split = [d.value for d in back.permuted]
+    split = [d.value or 0 for d in back.permuted]
     groups, at = [], 0
     for n in back.merge:
         groups.append(split[at:at + n])

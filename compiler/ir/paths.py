@@ -10,7 +10,7 @@ from .parameters import is_parameter
 
 def longest_path(region: Region) -> int:
     """Ops on the longest chain of dependencies; a repeat counts its copies, a scan one step."""
-    graph = nx.DiGraph()
+    graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from((node.id, {"ops": _ops(node)}) for node in region.nodes)
     graph.add_edges_from((v.node, node.id) for node in region.nodes for v in node.values if v.node >= 0)
     longest: dict[int, int] = {}

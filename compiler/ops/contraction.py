@@ -132,7 +132,7 @@ class Einsum(Op):
         return t.torch.einsum(self.equation(), *ports["in"])
 
     def onnx(self, g: Any, **ports: Any) -> Any:
-        pattern, values, types = self._pattern(), list(ports["in"]), list(tensors(g.inputs, "in"))
+        pattern, values, types = self._pattern(), list(ports["in"]), tensors(g.inputs, "in")
         rest = [f"{REST}{k}" for k in range(len(self._sizes(types, pattern)[1]))]
         *sides, out = ([n for name in names_of(axes) for n in (rest if name == REST else [name])]
                        for axes in (*pattern.inputs, pattern.output))

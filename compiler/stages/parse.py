@@ -160,7 +160,9 @@ class _Builder:
         try:
             with self.sink.catch():
                 for event in yaml.parse(text[skip:], Loader=_FAST):
-                    self.take(event, event.start_mark.index + skip, event.end_mark.index + skip)
+                    start, end = event.start_mark, event.end_mark
+                    assert start is not None and end is not None
+                    self.take(event, start.index + skip, end.index + skip)
         except (yaml.YAMLError, ValueError, OverflowError) as error:
             return _failure(self.source, text[skip:], error, skip)
         return None
@@ -178,7 +180,7 @@ class _Builder:
         elif isinstance(event, yaml.CollectionEndEvent):
             self.close(stop)
         elif isinstance(event, yaml.AliasEvent):
-            self.alias(event.anchor, Span(self.source, start, stop))
+            self.alias(str(event.anchor), Span(self.source, start, stop))
         elif isinstance(event, yaml.DocumentStartEvent):
             self.documents.append(Span(self.source, start, stop))
             if len(self.documents) > 1:
@@ -212,7 +214,7 @@ class _Builder:
         if whole.stop > stop and whole.text.count("(") == whole.text.count(")"):
             self.sink.add(quote_it(whole))
 
-    def properties(self, event: yaml.NodeEvent, start: int, stop: int) -> int:
+    def properties(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent, start: int, stop: int) -> int:
         """Refuse a tag, note an anchor; where the node itself begins."""
         if event.tag is None and event.anchor is None:
             return start

@@ -48,8 +48,13 @@ def _without(region: Region, kept: set[str]) -> Region:
     if len(numbers) == len(region.arguments):
         return region
     places = {Value(ARGUMENT, i): Value(ARGUMENT, k) for k, i in enumerate(numbers)}
-    moved = lambda v: places.get(v, v)  # noqa: E731
-    given = lambda x: tuple(map(moved, x)) if isinstance(x, tuple) else None if x is None else moved(x)  # noqa: E731
+
+    def moved(value: Value) -> Value:
+        return places.get(value, value)
+
+    def given(x: Input) -> Input:
+        return tuple(map(moved, x)) if isinstance(x, tuple) else None if x is None else moved(x)
+
     nodes = tuple(replace(n, inputs={k: given(x) for k, x in n.inputs.items()}) for n in region.nodes)
     return replace(region, arguments=tuple(region.arguments[i] for i in numbers), nodes=nodes,
                    outputs=tuple((n, moved(v)) for n, v in region.outputs))
