@@ -9,6 +9,8 @@ import nnspec
 import numpy as np
 import torch
 
+torch.set_num_threads(1)                # the tensors are small, and test processes share the cores
+
 HARD = Path(__file__).parent / "specs" / "hard"
 BERT = {"vocab": 41, "width": 24, "layers": 2, "heads": 3, "hidden": 40}
 GPT = {"vocab": 43, "width": 24, "layers": 2, "heads": 3, "positions": 1024}
