@@ -145,7 +145,8 @@ class _Parser:
         text = self.text.strip()
         shown = text if len(text) <= 60 else f"{text[:57]}..."
         at = locate(self.text, self.span, start, stop)
-        return fault(CODE, f"`{shown}` is not an expression: {why}", Label(at, label), help=help)
+        headline = why if why.startswith(f"`{shown}` ") else f"`{shown}` is not an expression: {why}"
+        return fault(CODE, headline, Label(at, label), help=help)
 
     def scan(self) -> Iterator[_Token]:
         at, stop = 0, len(self.text.rstrip())

@@ -115,9 +115,19 @@ class Decoder:
         if isinstance(written, Scalar):
             return ((Scalar("out", written.span), written),)
         if isinstance(written, Sequence):
-            refs = [_as(Scalar, x) for x in written]
-            return tuple((Scalar(r.text.rsplit(".", 1)[-1], r.span), r) for r in refs)
+            return self.listed_outputs([_as(Scalar, x) for x in written])
         return tuple((e.key, _as(Scalar, e.value)) for e in written)
+
+    def listed_outputs(self, refs: list[Scalar]) -> tuple[tuple[Scalar, Scalar], ...]:
+        """Outputs that take the last part of their reference as name."""
+        out: dict[str, tuple[Scalar, Scalar]] = {}
+        for ref in refs:
+            name = ref.text.rsplit(".", 1)[-1]
+            if name in out:
+                self.sink.add(fault("duplicate-name", f"two outputs are called `{name}`", ref.span, out[name][1].span,
+                                    help=f"name them: `outputs: {{{name}: {out[name][1].text}, other: {ref.text}}}`").diagnostic)
+            out.setdefault(name, (Scalar(name, ref.span), ref))
+        return tuple(out.values())
 
     def node(self, name: str, where: Span, tree: Mapping) -> NodeSpec:
         """A node or a fill."""
@@ -283,6 +293,9 @@ def _dim(scalar: Scalar, start: int, stop: int) -> DimText:
     if star:
         return DimText(span, star=star.group(1))
     left, bound, right = text.partition("<=")
+    if re.fullmatch(r"\s*\w+(\s+\w+)+\s*", left):
+        raise fault("bad-type", f"`{left.strip()}` is no axis: axes are separated by commas", span,
+                    help=f"write `[{', '.join(left.split())}]`")
     limit = parse_expression(right, _within(scalar, start + len(left) + 2, stop)) if bound else None
     return DimText(span, _expression(left, _within(scalar, start, start + len(left))), limit=limit)
 

@@ -12,6 +12,7 @@ from ...ir.graph import Bound, Graph, Origin, TensorType
 from ...lang.diagnostic import Sink, fault
 from ...lang.source import Span
 from ...lang.spec import Spec, TypeText
+from .attributes import word
 from .expand import Expander
 from .scope import Poisoned, Scope
 
@@ -38,6 +39,7 @@ def elaborate(spec: Spec, sink: Sink) -> Graph | None:
             sizes[name] = scope.size(name, main.unit.size_keys[name].span)
     expander = Expander(sink, main)
     region = expander.graph(main, scope)
+    expander.check_unused_blocks()
     if sink.errors or region is None:
         return None
     expander.warn_unused()
@@ -50,17 +52,17 @@ def _input_type(declared: TypeText, scope: Scope, bounds: list[Bound]) -> Tensor
         if dim.star or dim.expression is None:
             raise fault("bad-type", "an input of the model has a fixed rank; `*` is for blocks", dim.span)
         size = evaluate(dim.expression, scope.lookup())
-        size = size if isinstance(size, Dim) else Dim.const(_whole(size, dim.span))
+        size = size if isinstance(size, Dim) else Dim.const(_whole(size, dim.span, scope))
         shape.append(size)
         if dim.limit is not None:
             limit = evaluate(dim.limit, scope.lookup())
             if len(size.symbols()) != 1 or size != Dim.symbol(next(iter(size.symbols()))):
                 raise fault("bad-type", "a bound is set on a free dimension alone, such as `S <= 1024`", dim.span)
-            bounds.append(Bound(str(size), _whole(limit, dim.span), dim.span))
+            bounds.append(Bound(str(size), _whole(limit, dim.limit.span, scope, 1), dim.span))
     return TensorType(declared.dtype, tuple(shape), declared.optional)
 
 
-def _whole(value: object, span: Span) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise fault("bad-type", f"a size is a whole number from 0, not `{value}`", span)
+def _whole(value: object, span: Span, scope: Scope, least: int = 0) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise scope.traced(fault("bad-type", f"a size is a whole number from {least}, not {word(value)}", span))
     return value

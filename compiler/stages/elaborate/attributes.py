@@ -56,7 +56,7 @@ def convert(kind: str, found: Any, at: Scalar, what: str, scope: Scope | None = 
     if isinstance(found, Inexact) and kind in ("int", "dim", "number_int"):
         raise indivisible(found, at, what, scope)
     if isinstance(found, bool) or isinstance(found, str | list | tuple):
-        raise fault("bad-attribute", f"{what} is a number, not {_word(found)}", at.span)
+        raise fault("bad-attribute", f"{what} is a number, not {word(found)}", at.span)
     if kind == "int":
         if isinstance(found, Dim):
             raise fault("unbound-dimension", f"{what} must be a known number, and `{found}` is free until the model runs", at.span)
@@ -127,7 +127,7 @@ def _bool(value: Scalar, scope: Scope, index: int | None, what: str) -> bool:
     known = value.text in scope.settings or any(c in value.text for c in "=<>(") or " " in value.text
     found = scope.number(value, index) if known else as_bool(value)
     if not isinstance(found, bool):
-        raise fault("bad-attribute", f"{what} is true or false, not {_word(found)}", value.span)
+        raise fault("bad-attribute", f"{what} is true or false, not {word(found)}", value.span)
     return found
 
 
@@ -156,7 +156,8 @@ def init(value: FieldValue, scope: Scope, index: int | None = None) -> Any:
                 help="write `zeros`, `ones`, or one of " + ", ".join(f"{{{n}: x}}" for n in INITS[2:]))
 
 
-def _word(x: Any) -> str:
+def word(x: Any) -> str:
+    """A value in words, for a message."""
     if isinstance(x, bool):
         return "true" if x else "false"
     return f"`{x}`" if isinstance(x, str) else "a list" if isinstance(x, list | tuple) else f"`{x}`"

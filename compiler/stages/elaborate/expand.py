@@ -12,8 +12,8 @@ from ...lang.spec import BlockSpec, NodeSpec, SlotSpec
 from . import control
 from .apply import apply_op
 from .attributes import UNSET, attribute, convert
-from .gather import Gathered, gather
-from .interface import endless, order, unused
+from .gather import Gathered, gather, is_number
+from .interface import endless, order, references, unused
 from .scope import Poisoned, Result, Scope
 from .unify import Unifier
 
@@ -73,6 +73,19 @@ class Expander:
         use = next((s for s in scope.chain if s.source is self.main.unit.source), scope.chain[0])
         verb = "is used here" if use is scope.chain[0] else "comes in here"
         return Fault(with_label(d, Label(use, f"block `{block.name.text}` {verb}")))
+
+    def check_unused_blocks(self) -> None:
+        """What can be said of the model's own blocks that nothing uses: unknown names and loops."""
+        unit = self.main.unit
+        for block in (unit.blocks[n] for n in sorted(unit.own) if unit.blocks[n] not in self.seen):
+            order(block, self.sink)
+            known = [*block.inputs, *block.nodes]
+            refs = [s for spec in block.nodes.values() for s in references(spec, block)] + [r for _, r in block.outputs]
+            for scalar in (s for s in refs if s.text.partition(".")[0] not in known and not is_number(s)):
+                self.sink.add(Scope(block, RegionBuilder("", Origin(block.span))).no_value(scalar.text.partition(".")[0], scalar).diagnostic)
+            if not self.sink.errors:
+                self.sink.add(diagnostic("unused", f"nothing uses block `{block.name.text}`", block.name.span, severity="warning",
+                                         help="remove it, or move it to a file of blocks"))
 
     def warn_unused(self) -> None:
         """Warn of what no output depends on, in every block that was expanded."""

@@ -140,7 +140,8 @@ class Scope:
         return value.span
 
     def _no_size(self, name: str, span: Span) -> Any:
-        raise fault("unknown-name", f"no size is called `{name}`", span, help=suggest(name, self.block.unit.sizes, "sizes"))
+        raise fault("unknown-name", f"no size is called `{name}`", span, help=suggest(name, [n for n in self.block.unit.sizes if n not in self.evaluating], "sizes"),
+                    note="capitals are free dimensions, which have no value before the model runs" if name[0].isupper() else ())
 
     def known_numbers(self) -> list[str]:
         return [*self.settings, *self.block.settings, *self.dims, *self.block.unit.sizes]
@@ -188,7 +189,7 @@ class Scope:
         known = [*self.block.inputs, *self.block.nodes]
         if not NAME.fullmatch(scalar.text):
             numeric = re.fullmatch(r"[-+.0-9eE]+", scalar.text)
-            return fault("bad-port", f"a port takes the name of a node or an input, not `{_short(scalar.text)}`", scalar.span,
+            return fault("bad-port", f"this takes the name of a node or an input, not `{_short(scalar.text)}`", scalar.span,
                          help=f"a number as a value is a node: `{{op: constant, value: {scalar.text}}}`" if numeric else ())
         number = head in self.settings or head in self.block.unit.sizes
         return fault("unknown-name", f"no node or input is called `{head}`", scalar.span, help=suggest(head, known, "nodes and inputs"),

@@ -12,6 +12,7 @@ from ...ir.signature import spell
 from ...lang.diagnostic import Fault, Label, fault
 from ...lang.source import Span
 from ...lang.spec import DimText, TypeText
+from .attributes import word
 from .scope import Scope
 
 
@@ -147,7 +148,7 @@ class Unifier:
 
         found = evaluate(dim.expression, find)
         if isinstance(found, bool | str | list) or (isinstance(found, float) and not found.is_integer()):
-            raise fault("bad-type", f"a size is a whole number, not `{found}`", dim.span)
+            raise self.scope.traced(fault("bad-type", f"a size is a whole number, not {word(found)}", dim.span))
         return found if isinstance(found, Dim) else Dim.const(int(found))
 
     def _mismatch(self, port: str, dim: DimText, want: Dim, actual: Dim, at: Span, whole: TensorType) -> Fault:
