@@ -111,7 +111,8 @@ def definitions() -> dict[str, Schema]:
     is_node = {"type": "object"} | one_of_required((*TARGETS, "scan"))
     name = {"title": "a name", "type": "string", "pattern": r"^[a-z][a-z0-9_]*$(?!\n)"}
     checkpoint = {"config": {"description": "What each key of the foreign config means.", "type": "object"},
-                  "tensors": {"description": "Foreign tensor of each parameter path.", "type": "object"}}
+                  "tensors": {"description": "Foreign tensor of each parameter path.", "type": "object"},
+                  "ignore": {"description": "Foreign tensors that we have no use for.", "type": ["array", "string"], "items": TEXT}}
     return {
         "model": record("a spec", _file(), ("graph", "outputs")),
         "library": record("a block file", _file(), ("blocks",)),
@@ -135,8 +136,8 @@ def definitions() -> dict[str, Schema]:
         "type": {"description": "`float`, `int64` or `bool` and a shape: `optional float[B, S, width]`.", "type": "string"},
         "setting": {"type": "string"},
         "slot": {"type": "string"},
-        "checkpoint": {"description": "A family of checkpoints made elsewhere.", "type": "object", "properties": checkpoint},
-        "name": name | {"not": {"enum": sorted({*RESERVED, "in", "i"} - {"backward", "trainable"})}},
+        "checkpoint": {"description": "A family of checkpoints made elsewhere."} | record("`checkpoint`", checkpoint),
+        "name": name | {"not": {"enum": ["i", "in"]}},          # an input's default name and the number of a copy
         "key": name | {"not": {"enum": sorted({*RESERVED, "in", "i"})}},
         "port": name | {"not": {"enum": sorted({*RESERVED, "i"})}},
     }

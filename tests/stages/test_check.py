@@ -4,6 +4,7 @@ import pytest
 from nnspec import pipeline
 from nnspec.lang.diagnostic import Diagnostics, Sink
 from nnspec.lang.source import Source
+from nnspec.lang.spec import RESERVED
 from nnspec.lang.tree import Mapping, Scalar, Sequence
 from nnspec.render import render
 from nnspec.stages.check import check
@@ -88,7 +89,7 @@ def test_it_compiles(tmp_path):
 
 TOP = {
     "nnspec: 2": ("bad-version", "2"), "nnspec: [1]": ("bad-version", "[1]"), "szies: {a: 1}": ("unknown-key", "szies"),
-    "sizes: [1]": ("bad-spec", "[1]"), "sizes: {Big: 1}": ("bad-name", "Big"), "sizes: {in: 1}": ("bad-name", "in"),
+    "checkpoint: {tensor: {}}": ("unknown-key", "tensor"), "sizes: {i: 1}": ("bad-name", "i"), "sizes: [1]": ("bad-spec", "[1]"), "sizes: {Big: 1}": ("bad-name", "Big"), "sizes: {in: 1}": ("bad-name", "in"),
     "sizes: {a: {b: 1}}": ("bad-spec", "{b: 1}"), "sizes: {a: [{b: 1}]}": ("bad-spec", "{b: 1}"),
     "sizes: {a: }": ("bad-spec", "a"),
     'sizes: {"a\\n": 1}': ("bad-name", '"a\\n"'), "inputs: {a: [float]}": ("bad-spec", "[float]"),
@@ -109,6 +110,33 @@ def test_top_level(text):
                                   "sizes: {backward: 1}", "expect: {a: [b]}", "use: attention"])
 def test_what_is_allowed_at_the_top(text):
     assert marks(model(top=text)) == []
+
+
+def words(keys):
+    """A model whose node, size, block and output have each of these names."""
+    nodes = "".join(f"  {k}: {{op: linear, in: x, width: {k}}}\n" for k in keys)
+    sizes, outputs = (", ".join(f"{k}: {v}" for k, v in pairs) for pairs in ([(k, 4) for k in keys], [(k, k) for k in keys]))
+    blocks = "".join(f"  {k}: {{inputs: {{in: 'float[*b, D]'}}, graph: {{{k}: {{op: tanh, in: in}}}}}}\n" for k in keys)
+    uses = "".join(f"  use_{k}: {{block: {k}, in: {k}}}\n" for k in keys)
+    return f"sizes: {{{sizes}}}\ninputs: {{x: 'float[B, 3]'}}\ngraph:\n{nodes}{uses}outputs: {{{outputs}}}\nblocks:\n{blocks}"
+
+
+def test_control_words_are_names_of_nodes_sizes_blocks_and_outputs(tmp_path):
+    keys = sorted(RESERVED)
+    assert marks(words(keys)) == []
+    (tmp_path / "spec.yaml").write_text(words(keys))
+    assert [n for n, _ in pipeline.front(tmp_path / "spec.yaml").graph.root.outputs] == keys
+
+
+@pytest.mark.parametrize("word", ["in", "i"])
+def test_in_and_i_are_no_names(word):
+    assert marks(words([word])) == [("bad-name", word)] * 5
+
+
+@pytest.mark.parametrize("word", sorted(RESERVED))
+@pytest.mark.parametrize("place", ["settings: {%s: int}", "slots: {%s: 'float[B] -> float[B]'}", "inputs: {%s: 'float[B]'}"])
+def test_keys_of_a_node_are_no_names_of_what_a_node_is_given(word, place):
+    assert marks(model(block=place % word)) == [("bad-name", word)]
 
 
 BLOCK = {
