@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
+from .canonical import canonical
 from .dimension import Dim
 from .graph import ARGUMENT, Branch, Call, Graph, Input, Node, Region, Repeat, Scan, Value
 
@@ -22,13 +23,13 @@ def graph_text(graph: Graph, margin: bool = True) -> str:
 
 
 def structure_hash(graph: Graph) -> str:
-    """Hash of the function: names of nodes, blocks and paths do not enter."""
-    return _hash("\n".join(_lines(graph.root, 0, False, False)))
+    """Hash of the function: names of nodes, blocks and paths do not enter, nor does the order they were written in."""
+    return _hash("\n".join(_lines(canonical(graph.root), 0, False, False)))
 
 
 def identity_hash(graph: Graph) -> str:
     """Hash of the function and of every name."""
-    return _hash("\n".join(_lines(graph.root, 0, False, True)))
+    return _hash("\n".join(_lines(canonical(graph.root), 0, False, True)))
 
 
 def _hash(text: str) -> str:

@@ -40,7 +40,7 @@ def scan(x: Expander, c: Copies) -> Result:
             raise fault("rank-mismatch", f"output `{o}` of the step is {t}, too few axes to stack the steps on axis {axis}", c.spec.span)
         outputs.append(o)
         kinds.append(TensorType(t.dtype, (*t.shape[:axis], extent, *t.shape[axis:])))
-    for o in dict.fromkeys(carry.values()):
+    for o in (o for o in types if o in carry.values()):
         outputs.append(f"last.{o}")
         kinds.append(types[o])
     return x.called(c.into.add(c.name, op, c.inputs, outputs, kinds, c.origin))
