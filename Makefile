@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 WORDS ?=
+TESTS ?=
+PARTS ?=
 
 .PHONY: demo test lint bench schema clean
 
@@ -20,7 +22,7 @@ lint: $(VENV)/ready
 	MYPYPATH=build/types $(BIN)/mypy -p nnspec
 
 bench: $(VENV)/ready
-	$(BIN)/python tests/bench/validate.py
+	$(BIN)/python tests/bench/run.py -o build/bench.json $(PARTS)
 
 schema: $(VENV)/ready
 	$(BIN)/python -m nnspec.schema > specs/schema.json
