@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,25 +30,37 @@ class Case:
         return " ".join(f"{k}={v}" for k, v in self.sizes.items()) + (" with an empty row" if self.empty else "")
 
 
-def certify(folder: Path, module: Any, dtype: str, full: bool) -> dict[str, Any]:
-    """Run both on the same inputs; returns what goes into the manifest. `module` is the float32 module in eval mode."""
+def certify(folder: Path, module: Any, arguments: Sequence[str], dtype: str, full: bool) -> dict[str, Any]:
+    """Run both on the same inputs; returns what goes into the manifest.
+
+    `module` is the float32 module, `arguments` the inputs in the order of its `forward`. NaN on both sides agrees, but is told;
+    an output that was never a number in any case proves nothing, and fails.
+    """
     rtol, atol = TOLERANCES[dtype]
     artifact = runtime.open(folder)
     worst: dict[str, Any] = {"max_abs": 0.0, "max_rel": 0.0}
     wrong: list[str] = []
+    nan: dict[str, str] = {}
+    numbers: set[str] = set()
     cases = list(sweep(artifact.manifest, full))
     module = module.eval()
     for k, case in enumerate(progress(cases, "certifying")):
         arrays = inputs(artifact.manifest, case, seed=k)
-        got, want = artifact(**arrays), reference(module, arrays, artifact.manifest)
+        got, want = artifact(**arrays), reference(module, arguments, arrays, artifact.manifest)
         wrong += [f"{case}: {d.text}" for d in compare(got, want, rtol, atol)]
         for name in want:
             if name in got and got[name].shape == want[name].shape:
                 found = measure(got[name], want[name])
                 if found.max_abs >= worst["max_abs"]:
                     worst |= {"max_abs": found.max_abs, "max_rel": found.max_rel, "output": name, "case": str(case)}
+            if np.isnan(want[name]).any():
+                nan.setdefault(name, f"`{name}` holds NaN in PyTorch too, at {case}")
+            if np.isfinite(want[name]).any() or not want[name].size:
+                numbers.add(name)
+    wrong += [f"`{name}` was not a finite number in any case" for name in nan if name not in numbers]
     return {"status": "failed" if wrong else "passed", "against": "PyTorch float32", "cases": len(cases), "rtol": rtol, "atol": atol,
-            **worst, "largest": str(cases[-1]), **({"differences": wrong[:20]} if wrong else {})}
+            **worst, "largest": str(cases[-1]), **({"differences": wrong[:20]} if wrong else {}),
+            **({"nan": [*nan.values()]} if nan else {})}
 
 
 def sweep(manifest: Manifest, full: bool) -> Iterator[Case]:
@@ -65,13 +77,14 @@ def sweep(manifest: Manifest, full: bool) -> Iterator[Case]:
             if d.name is not None:
                 scale[d.name] = max(scale.get(d.name, 1), d.scale)
     masked = any(x.length_of or (x.dtype == "bool" and len(x.shape) > 1) for x in manifest.inputs)
+    least = manifest.least
     seen = set()
     for rows, n, empty in [(1, 1, False), (3, 2, False), (1, 7, False), (3, 7, False), (3, 7, True), (1, SWEEP, False), (3, SWEEP, False)]:
-        sizes = {batch: min(rows, bounds.get(batch, rows))} if batch else {}
+        sizes = {batch: min(max(rows, least.get(batch, 1)), bounds.get(batch, rows))} if batch else {}
         for k, name in enumerate(lengths):
             top = bounds.get(name, max(SWEEP, 1) if n == SWEEP else n + k)
             wanted = (bounds.get(name, SWEEP) if full else SWEEP) if n == SWEEP else n + k
-            sizes[name] = max(1, min(wanted // scale.get(name, 1) if n == SWEEP else wanted, top))
+            sizes[name] = max(1, least.get(name, 1), min(wanted // scale.get(name, 1) if n == SWEEP else wanted, top))
         case = Case(sizes, empty and masked)
         if str(case) not in seen:
             seen.add(str(case))
@@ -88,14 +101,14 @@ def inputs(manifest: Manifest, case: Case, seed: int) -> dict[str, np.ndarray]:
     return arrays
 
 
-def reference(module: Any, arrays: Mapping[str, np.ndarray], manifest: Manifest) -> dict[str, np.ndarray]:
-    """The module's outputs by name."""
+def reference(module: Any, arguments: Sequence[str], arrays: Mapping[str, np.ndarray], manifest: Manifest) -> dict[str, np.ndarray]:
+    """The module's outputs by name; inputs are given by position, as `forward` may spell their names differently."""
     import torch
-    given = {}
-    for x in manifest.inputs:
-        array = torch.from_numpy(np.asarray(arrays[x.name]))
-        given[x.name] = array.float() if array.is_floating_point() else array
+    given = []
+    for name in arguments:
+        tensor = torch.from_numpy(np.asarray(arrays[name])) if name in arrays else None
+        given.append(tensor.float() if tensor is not None and tensor.is_floating_point() else tensor)
     with torch.no_grad():
-        out = module(**given)
+        out = module(*given)
     named = out if isinstance(out, dict) else {manifest.outputs[0].name: out}
-    return {name: value.numpy() for name, value in named.items()}
+    return {name: value.detach().numpy() for name, value in named.items()}

@@ -1,4 +1,4 @@
-"""Export: emit the graph, write the artifact folder with its weights, and certify it against PyTorch.
+"""Export: emit the graph, write an artifact with its weights, certify it against PyTorch, and put it into its folder.
 
 What cannot be certified as it is gets a twin that can, and the certificate says so: bfloat16 files (they run on CUDA only) are
 certified in float32, and models too large for a PyTorch module with one copy of each distinct layer and random weights.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,6 @@ from .ir.graph import Graph
 from .ir.twin import twin
 from .lang.diagnostic import Diagnostics, diagnostic
 from .runtime.manifest import Manifest
-from .runtime.manifest import write as write_manifest
 
 if TYPE_CHECKING:
     from .model import Model
@@ -36,21 +34,24 @@ def export(model: Model, folder: Path, weights: Any, init: int | None, target: s
     large = model.parameters > LARGEST
     with ExitStack() as stack:
         module, tensors = _weights(model, weights, init, certificate != "none" and not large, stack)
-        manifest = write(emitted, folder, tensors)
-    full = certificate == "full"
-    if certificate == "none":
-        found: dict[str, Any] = {"status": "none"}
-    elif large:
-        found = _twin(twin(model.lowered), None, target, "float32" if dtype == "bfloat16" else dtype, without, full)
-        found["note"] = "certified on a twin with one copy of each distinct layer and random weights"
-    elif dtype == "bfloat16":
-        found = _twin(model.lowered, module, target, "float32", without, full)
-        found["note"] = "certified on its float32 twin: bfloat16 runs on CUDA only"
-    else:
-        found = certify(folder, module, dtype, full)
-    manifest = replace(manifest, certificate=found)
-    write_manifest(folder, manifest)
-    return manifest
+
+        def check(folder: Path) -> dict[str, Any]:
+            full, twin_dtype = certificate == "full", "float32" if dtype == "bfloat16" else dtype
+            if certificate == "none":
+                return {"status": "none"}
+            if large:
+                found = _twin(twin(model.lowered), None, target, twin_dtype, without, full)
+                return found | {"note": "certified on a twin with one copy of each distinct layer and random weights"}
+            if dtype == "bfloat16":
+                found = _twin(model.lowered, module, target, twin_dtype, without, full)
+                return found | {"note": "certified on its float32 twin: bfloat16 runs on CUDA only"}
+            return certify(folder, module, _arguments(model.lowered), dtype, full)
+        return write(emitted, folder, tensors, check)
+
+
+def _arguments(graph: Graph) -> tuple[str, ...]:
+    """The inputs in the order of the module's `forward`: those that may be absent come last."""
+    return tuple(a.name for a in sorted(graph.root.arguments, key=lambda a: a.type.optional))
 
 
 def _weights(model: Model, weights: Any, init: int | None, module_needed: bool, stack: ExitStack) -> tuple[Any, Any]:
@@ -81,4 +82,4 @@ def _twin(graph: Graph, module: Any, target: str, dtype: str, without: frozenset
         module = build(graph, seed=0)
     with tempfile.TemporaryDirectory() as scratch:
         write(emit(graph, target, dtype, without), Path(scratch), _reader(module))
-        return certify(Path(scratch), module, dtype, full)
+        return certify(Path(scratch), module, _arguments(graph), dtype, full)

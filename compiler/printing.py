@@ -60,7 +60,7 @@ def _sites(sites: Sequence[Mapping[str, Any]], everything: bool) -> list[str]:
     if everything:
         for s in sites:
             lines.append(f"    {s['path']}: {s['form']}")
-            lines += [f"      not {r['form']}: {r['reason']}" for r in s.get("reasons", ())]
+            lines += [f"      not {r['form']}: {r['reason']}" for r in s["missed"]]
     return lines
 
 
@@ -69,7 +69,8 @@ def _certificate(found: Mapping[str, Any] | None) -> list[str]:
         return ["  not certified (--certify none)"]
     head = (f"  certificate {found['status']}: {found['cases']} cases against {found['against']}, largest difference {found['max_abs']:.2e}"
             f" (relative {found['max_rel']:.1e}, allowed {found['rtol']:.0e})")
-    return [head, *(f"    {d}" for d in found.get("differences", ())), *([f"    {found['note']}"] if "note" in found else [])]
+    told = (*found.get("differences", ()), *found.get("nan", ()))
+    return [head, *(f"    {d}" for d in told), *([f"    {found['note']}"] if "note" in found else [])]
 
 
 def run_report(provider: str, inputs: Mapping[str, Any], rows: Sequence[Any], output: Path | None) -> str:

@@ -125,9 +125,20 @@ def _bounds(call: _Call) -> None:
                        "shorten or split the input, or export a model with a larger bound")
 
 
+    for name, smallest in call.manifest.least.items():
+        seen = call.sizes.get(name)
+        if seen and seen.size < smallest:
+            call.wrong(f"`{name}` is {seen.size}, but the model needs at least {smallest}",
+                       f"`{name}` is read from axis {seen.axis} of input `{seen.input}`",
+                       "leave the call out where there is nothing to compute" if seen.size == 0 else "pad the input")
+
+
 def _values(call: _Call, x: Input, array: np.ndarray) -> None:
     if x.ids_below is not None:
-        _range(call, x, array, x.ids_below - 1, f"ids of `{x.name}` lie in [0, {x.ids_below})")
+        below = x.ids({name: seen.size for name, seen in call.sizes.items()})
+        limit = np.iinfo(array.dtype).max if below is None else below - 1
+        told = f", and `{x.ids_below}` = {below}" if isinstance(x.ids_below, str) else ""
+        _range(call, x, array, limit, f"ids of `{x.name}` lie in [0, {x.ids_below}){told}")
     if x.length_of is not None:
         seen = call.sizes.get(x.length_of)
         limit = seen.size if seen else np.iinfo(array.dtype).max

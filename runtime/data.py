@@ -114,7 +114,7 @@ def _sizes(manifest: Manifest, given: Mapping[str, int]) -> dict[str, int]:
     odd = iter(_ODD * (1 + len(manifest.free_names)))
     for name in manifest.free_names:
         bound = min((x.bounds[name] for x in manifest.inputs if name in x.bounds), default=None)
-        size = given[name] if name in given else _DEFAULTS.get(name) or next(odd)
+        size = given[name] if name in given else max(_DEFAULTS.get(name) or next(odd), manifest.least.get(name, 0))
         if bound is not None and size > bound and name in given:
             problems.append(ArtifactError("bad-inputs", f"`{name}` is {size}, but the model takes at most {bound}"))
         known[name] = size if bound is None or name in given else min(size, bound)
@@ -132,7 +132,7 @@ def _random(x: Input, sizes: dict[str, int], rng: np.random.Generator) -> np.nda
     if x.length_of is not None:
         return _lengths(shape, sizes[x.length_of], rng).astype(x.dtype)
     if x.dtype.startswith("int"):
-        return rng.integers(0, x.ids_below or 3, shape, dtype=x.dtype)
+        return rng.integers(0, max(1, x.ids(sizes) or 3), shape, dtype=x.dtype)
     return np.asarray(rng.standard_normal(shape), np.float16 if x.dtype == "float16" else np.float32)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 _FORM = re.compile(r"(?:(\d+) ?\* ?)?([A-Za-z]\w*)(?: ?([+-]) ?(\d+))?")
@@ -16,7 +17,7 @@ class Dimension:
     scale: int = 0
     name: str | None = None
 
-    def size(self, sizes: dict[str, int]) -> int | None:
+    def size(self, sizes: Mapping[str, int]) -> int | None:
         """The axis length for these sizes, None when its name has none."""
         if self.name is None:
             return self.offset

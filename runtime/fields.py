@@ -53,10 +53,19 @@ class Fields:
             self._expected(key, "a number from 0", found)
         return found
 
-    def positive(self, key: str) -> int | None:
-        found = self.take(key, int, None, optional=True)
-        if found is not None and found < 1:
-            self._expected(key, "a number from 1", found)
+    def below(self, key: str) -> int | str | None:
+        """A number from 1, or a dimension such as `S + 1`."""
+        self.asked.append(key)
+        found = self.value.get(key)
+        if found is None or isinstance(found, int) and not isinstance(found, bool) and found >= 1:
+            return found
+        try:
+            if not isinstance(found, str):
+                raise ValueError
+            parse(found)
+        except ValueError:
+            self._expected(key, "a number from 1 or a dimension", found)
+            return None
         return found
 
     def file(self, key: str) -> str:

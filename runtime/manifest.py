@@ -56,19 +56,25 @@ class Output:
 
 @dataclass(frozen=True)
 class Input:
-    """An argument: `bounds` are largest sizes, ids lie in [0, ids_below), lengths in [0, size of `length_of`]."""
+    """An argument: `bounds` are largest sizes, `least` smallest ones (others may be 0); ids lie in [0, ids_below), which is a
+    number or a dimension such as `S + 1`; lengths lie in [0, size of `length_of`]."""
 
     name: str
     dtype: str
     shape: Shape
     bounds: Mapping[str, int] = field(default_factory=dict)
-    ids_below: int | None = None
+    least: Mapping[str, int] = field(default_factory=dict)
+    ids_below: int | str | None = None
     length_of: str | None = None
     optional: bool = False
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
         return tuple(parse(entry) for entry in self.shape)
+
+    def ids(self, sizes: Mapping[str, int]) -> int | None:
+        """What ids lie below for these sizes; None where they may be anything."""
+        return None if self.ids_below is None else parse(self.ids_below).size(sizes)
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,11 @@ class Manifest:
     @property
     def input_names(self) -> tuple[str, ...]:
         return tuple(x.name for x in self.inputs)
+
+    @property
+    def least(self) -> dict[str, int]:
+        """The smallest size of each dimension that has one."""
+        return {name: n for x in self.inputs for name, n in x.least.items()}
 
     @property
     def free_names(self) -> tuple[str, ...]:
@@ -179,7 +190,7 @@ def _manifest(top: Fields) -> Manifest:
 def _input(x: Fields) -> Input:
     return Input(
         name=x.text("name"), dtype=x.one_of("dtype", DTYPES), shape=x.shape("shape", solvable=True), bounds=x.bounds("bounds"),
-        ids_below=x.positive("ids_below"), length_of=x.take("length_of", str, None, optional=True),
+        least=x.bounds("least"), ids_below=x.below("ids_below"), length_of=x.take("length_of", str, None, optional=True),
         optional=x.take("optional", bool, False, optional=True),
     )
 
@@ -189,7 +200,8 @@ def _consistent(m: Manifest, problems: list[str]) -> None:
                         ("data", tuple(d.file for d in m.data))):
         problems += [f"`{what}` names `{n}` twice" for n in dict.fromkeys(names) if names.count(n) > 1]
     for x in m.inputs:
-        for name in (*x.bounds, *([x.length_of] if x.length_of else [])):
+        below = parse(x.ids_below).name if x.ids_below is not None else None
+        for name in (*x.bounds, *x.least, *(n for n in (x.length_of, below) if n)):
             if name not in m.free_names:
                 problems.append(f"input `{x.name}` speaks of dimension `{name}`, which no input has")
         if (x.ids_below is not None or x.length_of is not None) and not x.dtype.startswith("int"):

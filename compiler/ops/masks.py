@@ -203,25 +203,48 @@ class Softmax(Pointwise):
         return g.from_f32(g.op("Where", mask, weights, g.number(0.0, "float32")))
 
 
+MASKED_LOG_SOFTMAX = '''
+def masked_log_softmax(x, keep, dim):
+    """Logarithm of the softmax over the kept entries; the others are the lowest finite number."""
+    lowest = torch.finfo(x.dtype).min
+    return torch.log_softmax(x.masked_fill(~keep, lowest), dim).masked_fill(~keep, lowest)
+'''
+
+
 @dataclass(frozen=True)
 class LogSoftmax(Pointwise):
-    """The logarithm of the softmax along `axis`, formed in float32."""
+    """The logarithm of the softmax along `axis`, formed in float32. `keep` restricts it, aligned as in `softmax`.
+
+    Entries that are not kept, and so all of a row that keeps nothing, are the lowest finite number of the dtype: their
+    exponential is 0 as in `softmax`, and no infinity reaches a loss.
+    """
 
     name = "log_softmax"
-    signature = "in: float[*b] -> float[*b]"
+    signature = "in: float[*b]; keep?: bool[*k] -> float[*b]"
 
     axis: int = attribute("int", -1, "the axis whose exponentials sum to one")
 
     def infer(self, inputs: Types) -> tuple[TensorType, ...]:
         out = super().infer(inputs)
         axis_of(len(out[0].shape), self.axis)
+        mask_axes(self, inputs)
         return out
 
     def torch(self, t: Any, **ports: Any) -> Any:
-        return t.torch.log_softmax(ports["in"], self.axis)
+        x, keep = ports["in"], ports["keep"]
+        whole = t.torch.log_softmax(x, self.axis)
+        if keep is None:
+            return whole
+        mask = torch_mask(t, keep, mask_axes(self, t.inputs), len(t.outputs[0].shape))
+        return unless_absent(t, "keep", keep, t.helper(MASKED_LOG_SOFTMAX)(x, mask, self.axis), whole)
 
     def onnx(self, g: Any, **ports: Any) -> Any:
-        return g.from_f32(g.op("LogSoftmax", g.to_f32(ports["in"]), axis=self.axis))
+        x, keep = g.to_f32(ports["in"]), ports["keep"]
+        if keep is None:
+            return g.from_f32(g.op("LogSoftmax", x, axis=self.axis))
+        mask = onnx_mask(g, keep, mask_axes(self, g.inputs), len(g.outputs[0].shape))
+        kept = g.op("LogSoftmax", g.op("Where", mask, x, g.number(LOWEST["float32"], "float32")), axis=self.axis)
+        return g.op("Where", mask, g.from_f32(kept), g.number(LOWEST[g.dtype], g.dtype))
 
 
 @dataclass(frozen=True)

@@ -238,3 +238,37 @@ def test_a_mask_that_does_not_fit_is_shown_as_it_is_read():
         m.Softmax().infer({"in": typed("B", 4, "T", "S"), "keep": mask_type("T", "S")})
     assert caught.value.ports == {"keep": "axis 0 = T", "in": "axis 0 = B"}
     assert "[T, 1, 1, S]" in caught.value.note
+
+
+def masked_log_softmax(x, keep, axis=-1, dtype=np.float32):
+    """The logarithm over kept entries; the lowest finite number elsewhere."""
+    kept = np.where(keep, x.astype(np.float64), -np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        whole = kept - np.log(np.exp(kept).sum(axis, keepdims=True))
+    return np.where(keep, whole, np.finfo(dtype).min).astype(dtype)
+
+
+@pytest.mark.parametrize("shape, dims, mask_shape, mask_dims, widen", CASES)
+def test_log_softmax_with_a_mask(shape, dims, mask_shape, mask_dims, widen):
+    x, keep = normal(*shape), bools(*mask_shape)
+    keep[0] = False                                  # a fully masked row is the lowest number throughout
+    check_op(m.LogSoftmax(), {"in": x, "keep": keep}, {"out": masked_log_softmax(x, widen(keep))}, dims={"in": dims, "keep": mask_dims})
+
+
+def test_log_softmax_with_a_mask_in_half_precision_has_no_infinity():
+    x, keep = normal(3, 5), bools(3, 5)
+    keep[:, 0], keep[1] = True, False
+    want = masked_log_softmax(x, keep, dtype=np.float16)
+    assert (want == np.finfo(np.float16).min).sum() == (~keep).sum()
+    half = run_printed(m.LogSoftmax(), {"in": typed("B", 5), "keep": mask_type("B", 5)}, torch.from_numpy(x).half(), torch.from_numpy(keep))
+    np.testing.assert_allclose(half.numpy(), want, atol=4e-3)
+    for target in ("ort-cpu", "ort-cuda", "portable"):
+        got = run_onnx(m.LogSoftmax(), {"in": x, "keep": keep}, target=target, dtype="float16")["out"]
+        np.testing.assert_allclose(got, want, atol=4e-3)
+
+
+def test_gradients_of_a_masked_log_softmax_are_finite():
+    x = torch.tensor([[1.0, -2.0, 3.0], [0.5, 1.0, 2.0]], requires_grad=True)
+    keep = torch.tensor([[True, False, True], [False, False, False]])
+    run_printed(m.LogSoftmax(), {"in": typed("B", 3), "keep": mask_type("B", 3)}, x, keep)[0, 0].backward()
+    assert x.grad[0, 0] > 0 and x.grad[0, 2] < 0 and x.grad[0, 1] == 0 and x.grad[1].tolist() == [0, 0, 0]

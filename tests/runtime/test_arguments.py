@@ -152,3 +152,19 @@ def test_bfloat16_rounds_to_nearest_even_like_ml_dtypes():
     np.testing.assert_array_equal(widen_bfloat16(narrow_bfloat16(values)), want.astype(np.float32))
     np.testing.assert_array_equal(one(value=want[:3], dtype="bfloat16", shape=(3,)), want[:3].view(np.uint16))
     assert narrow_bfloat16(np.float32(1.5)).shape == ()
+
+
+def test_sizes_that_the_model_cannot_be_run_with():
+    x = Input("x", "float32", ("B", "2*S + 1"), least={"B": 1, "S": 3})
+    found = [i.headline for i in refused({"x": np.ones((0, 5), np.float32)}, x)]
+    assert found == ["`B` is 0, but the model needs at least 1", "`S` is 2, but the model needs at least 3"]
+    assert prepare(make_manifest(inputs=(x,)), {"x": np.ones((1, 7), np.float32)})["x"].shape == (1, 7)
+
+
+def test_ids_below_a_size_of_the_call():
+    inputs = (Input("x", "float32", ("B", "S")), Input("at", "int64", ("B",), ids_below="S + 1"))
+    x = np.ones((2, 4), np.float32)
+    assert prepare(make_manifest(inputs=inputs), {"x": x, "at": np.array([0, 4])})["at"].tolist() == [0, 4]
+    (item,) = refused({"x": x, "at": np.array([5, -1])}, *inputs)
+    assert item.headline == "input `at` has 5 at row 0, which is above 4"
+    assert item.notes[0] == "ids of `at` lie in [0, S + 1), and `S + 1` = 5"

@@ -118,3 +118,10 @@ def test_table():
     assert tuple(rows[1]) == ("n", "int64", (0,), None, None, None, ())
     assert rows[2].first == (True,)
     assert rows[2].mean == 1.0
+
+
+def test_random_ids_and_sizes_fit_what_the_model_needs():
+    manifest = make_manifest(inputs=(Input("x", "float32", ("B", "T"), least={"T": 12}), Input("at", "int64", ("B", "K"), ids_below="T")))
+    arrays = random_inputs(manifest, {"B": 40}, seed=1)
+    assert arrays["x"].shape[1] >= 12
+    assert arrays["at"].min() == 0 and 3 < arrays["at"].max() < arrays["x"].shape[1]

@@ -28,7 +28,7 @@ def problems(text: str) -> list[str]:
 
 
 def test_round_trip_is_exact_and_deterministic(tmp_path):
-    x = manifest.Input("x", "bfloat16", ("B", "16*H", 3), {"H": 5}, None, None, True)
+    x = manifest.Input("x", "bfloat16", ("B", "16*H", 3), {"H": 5}, {"B": 1}, optional=True)
     made = make_manifest(inputs=(x,), certificate=None)
     path = manifest.write(tmp_path, made)
     first = path.read_bytes()

@@ -1,4 +1,4 @@
-"""What a graph asks of its inputs, as a manifest says it: bounds, ids below a table's rows, lengths within an axis."""
+"""What a graph asks of its inputs, as a manifest says it: bounds, ids below a size, lengths within an axis."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ...runtime.dimension import parse
 from ...runtime.manifest import Input, Output
 from .emit import Emitted
 from .entries import typed
+from .least import least
 
 MOVES = frozenset({"cache", "stop_gradient", "rearrange"})      # ops that give their input's entries again
 
@@ -20,12 +21,18 @@ MOVES = frozenset({"cache", "stop_gradient", "rearrange"})      # ops that give 
 class Uses:
     """Per input of the graph: the rows of the tables it indexes, the sizes of the axes it gives lengths of."""
 
-    rows: dict[str, list[int]] = field(default_factory=dict)
+    rows: dict[str, list[Dim]] = field(default_factory=dict)
     axes: dict[str, list[Dim]] = field(default_factory=dict)
 
     def index(self, name: str | None, size: Dim) -> None:
-        if name is not None and size.value is not None:
-            self.rows.setdefault(name, []).append(size.value)
+        if name is not None:
+            self.rows.setdefault(name, []).append(size)
+
+    def below(self, name: str, free: set[str]) -> int | str | None:
+        """What the ids of an input lie below: the fewest rows of a table, else a size that tells."""
+        sizes = self.rows.get(name, [])
+        fixed = [d.value for d in sizes if d.value is not None]
+        return min(fixed) if fixed else next((str(d) for d in sizes if _told(str(d), free)), None)
 
     def length(self, name: str | None, size: Dim) -> None:
         if name is not None:
@@ -40,12 +47,14 @@ def interface(emitted: Emitted) -> tuple[tuple[Input, ...], tuple[Output, ...]]:
     _trace(graph.root, given, uses)
     _check_solvable(emitted)
     plain = {str(d) for a in emitted.inputs for d in a.type.shape if d.value is None and d == Dim.symbol(min(d.symbols()))}
-    inputs = []
+    free = {s for a in emitted.inputs for d in a.type.shape for s in d.symbols()}
+    inputs, smallest = [], least(graph)
     for a in emitted.inputs:
         lengths = [str(d) for d in uses.axes.get(a.name, ()) if str(d) in plain]
-        below = min(uses.rows.get(a.name, [0])) or None
+        own = {s for d in a.type.shape for s in d.symbols()}
         inputs.append(Input(
-            a.name, typed(a.type, emitted.dtype), _shape(a.type), bounds=_bounds(graph, a.type), ids_below=below,
+            a.name, typed(a.type, emitted.dtype), _shape(a.type), bounds=_bounds(graph, a.type),
+            least={s: n for s, n in smallest.items() if s in own}, ids_below=uses.below(a.name, free),
             length_of=lengths[0] if lengths else None, optional=a.type.optional))
     types = {o: graph.root.type(v) for o, v in graph.root.outputs}
     return tuple(inputs), tuple(Output(o, typed(types[o], emitted.dtype), _shape(types[o]), name if name != o else None)
@@ -63,6 +72,13 @@ def _bounds(graph: Graph, type: TensorType) -> dict[str, int]:
         if bound.symbol in symbols:
             found[bound.symbol] = min(bound.limit, found.get(bound.symbol, bound.limit))
     return found
+
+
+def _told(entry: str, free: set[str]) -> bool:
+    try:
+        return parse(entry).name in free
+    except ValueError:
+        return False
 
 
 def _check_solvable(emitted: Emitted) -> None:

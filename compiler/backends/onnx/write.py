@@ -8,10 +8,10 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, TensorProto
@@ -33,35 +33,31 @@ CHUNK = 1 << 22                   # numbers converted at a time
 _OURS = re.compile(r"weights-[0-9a-f]{16}\.bin")
 
 Tensors = Callable[[str], np.ndarray]
+Check = Callable[[Path], Mapping[str, Any]]
 
 
-def write(emitted: Emitted, folder: str | os.PathLike[str], tensors: Tensors, *,
-          certificate: Mapping[str, Any] | None = None) -> Manifest:
+def write(emitted: Emitted, folder: str | os.PathLike[str], tensors: Tensors, check: Check | None = None) -> Manifest:
     """Write `folder/model.onnx`, its weights and `folder/manifest.json`; returns the manifest.
 
     `tensors` gives the parameter at a path, a float array of the spec's shape; each is asked for when it is written and not
-    kept. Files appear whole and the manifest last; data files of an earlier export are removed after it. A failure leaves
-    the folder as it was. Raises Diagnostics: `cannot-write`, `checkpoint-mismatch` for a parameter of another shape,
-    `bad-weights` for one that does not fit the dtype, and what `tensors` raises.
+    kept. `check` is given the artifact while it still lies in a folder of its own, and returns its certificate. Then the files
+    appear whole, one after another, the manifest last; data files of an earlier export are removed after it. A failure, of
+    `check` too, leaves the folder as it was. Raises Diagnostics: `cannot-write`, `checkpoint-mismatch` for a parameter of
+    another shape, `bad-weights` for one that does not fit the dtype or is not finite, and what `tensors` and `check` raise.
     """
     folder = Path(folder)
-    inputs, outputs = interface(emitted)
     made = _folders(folder)
     try:
-        with ExitStack() as stack:
-            staged = Staged(folder)
-            stack.callback(staged.clean)
-            model, data = _weights(emitted, staged, tensors)
-            text = model.SerializeToString(deterministic=True)
-            structure, identity = emitted.hashes
-            manifest = Manifest(
-                name=emitted.graph.name, form="full", target=emitted.target, dtype=emitted.dtype,
-                producer=f"nnspec {__version__}", model=ModelFile(MODEL, hashlib.sha256(text).hexdigest()), data=data,
-                inputs=inputs, outputs=outputs, structure=structure, identity=identity, parameters=count(emitted.graph),
-                sites=emitted.sites, certificate=certificate)
-            staged.add(MODEL, text)
-            staged.add(NAME, encode(manifest).encode())
-            staged.commit()
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".export-", ignore_cleanup_errors=True) as name:
+            staged = Path(name)
+            manifest = _stage(emitted, staged, tensors)
+            if check is not None:
+                manifest = replace(manifest, certificate=check(staged))
+                (staged / NAME).write_bytes(encode(manifest).encode())
+            kept = [d.file for d in manifest.data]
+            with _alone(folder):
+                _commit(staged, folder, [*kept, MODEL, NAME])
+                _remove_old(folder, set(kept))
     except BaseException as error:
         for empty in made:
             with suppress(OSError):
@@ -69,7 +65,21 @@ def write(emitted: Emitted, folder: str | os.PathLike[str], tensors: Tensors, *,
         if isinstance(error, OSError):
             raise _unwritable(folder, error) from None
         raise
-    _remove_old(folder, {d.file for d in data})
+    return manifest
+
+
+def _stage(emitted: Emitted, staged: Path, tensors: Tensors) -> Manifest:
+    inputs, outputs = interface(emitted)
+    model, data = _weights(emitted, staged, tensors)
+    text = model.SerializeToString(deterministic=True)
+    structure, identity = emitted.hashes
+    manifest = Manifest(
+        name=emitted.graph.name, form="full", target=emitted.target, dtype=emitted.dtype,
+        producer=f"nnspec {__version__}", model=ModelFile(MODEL, hashlib.sha256(text).hexdigest()), data=data,
+        inputs=inputs, outputs=outputs, structure=structure, identity=identity, parameters=count(emitted.graph),
+        sites=emitted.sites)
+    (staged / MODEL).write_bytes(text)
+    (staged / NAME).write_bytes(encode(manifest).encode())
     return manifest
 
 
@@ -99,74 +109,65 @@ def _remove_old(folder: Path, kept: set[str]) -> None:
                 path.unlink()
 
 
-@dataclass
-class Staged:
-    """Files written under other names in the folder, renamed all together; what they replace comes back when that fails."""
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the folder against other exports into it, where the system can: files of two must not mix."""
+    try:
+        import fcntl
+    except ImportError:             # Windows, which cannot lock a folder
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
-    folder: Path
-    files: dict[str, Path] = field(default_factory=dict)       # final name -> written file
-    spare: list[Path] = field(default_factory=list)
 
-    def open(self) -> tuple[BinaryIO, Path]:
-        handle, name = tempfile.mkstemp(dir=self.folder, prefix=".export-", suffix=".tmp")
-        self.spare.append(Path(name))
-        return os.fdopen(handle, "w+b"), Path(name)
+def _commit(staged: Path, folder: Path, names: list[str]) -> None:
+    """Move the files in their order; what they replace comes back when one cannot be moved."""
+    undo: list[tuple[Path, Path | None]] = []
+    try:
+        for name in names:
+            final = folder / name
+            undo.append((final, _backup(final, staged / f"{name}.old")))
+            os.replace(staged / name, final)
+    except BaseException:
+        for final, old in reversed(undo):
+            if old is not None:
+                os.replace(old, final)
+            else:
+                final.unlink(missing_ok=True)
+        raise
 
-    def add(self, name: str, content: bytes) -> None:
-        file, path = self.open()
-        with file:
-            file.write(content)
-        self.files[name] = path
 
-    def commit(self) -> None:
-        undo: list[tuple[Path, Path | None]] = []
-        try:
-            for name, path in self.files.items():
-                final = self.folder / name
-                path.chmod(0o644)
-                undo.append((final, self._backup(final)))
-                os.replace(path, final)
-        except BaseException:
-            for final, old in reversed(undo):
-                if old is not None:
-                    os.replace(old, final)
-                else:
-                    final.unlink(missing_ok=True)
-            raise
-
-    def _backup(self, final: Path) -> Path | None:
-        if not final.exists():
-            return None
-        file, path = self.open()
-        file.close()
-        path.unlink()
-        try:
-            os.link(final, path)
-        except OSError:             # a file system without hard links
-            shutil.copyfile(final, path)
-        return path
-
-    def clean(self) -> None:
-        for path in self.spare:
-            path.unlink(missing_ok=True)
+def _backup(final: Path, spare: Path) -> Path | None:
+    if not final.exists():
+        return None
+    try:
+        os.link(final, spare)
+    except OSError:                 # a file system without hard links
+        shutil.copyfile(final, spare)
+    return spare
 
 
 # weights
 
 
-def _weights(emitted: Emitted, staged: Staged, tensors: Tensors) -> tuple[ModelProto, tuple[DataFile, ...]]:
+def _weights(emitted: Emitted, staged: Path, tensors: Tensors) -> tuple[ModelProto, tuple[DataFile, ...]]:
     """The model with its initializers, and the file of those that are not inside it."""
     model = ModelProto()
     model.CopyFrom(emitted.model)
     width = 4 if emitted.dtype == "float32" else 2
     placed: list[tuple[TensorProto, int, int]] = []
-    file, path = staged.open()
+    path, wrong = staged / "weights", Unfit(emitted.dtype)
     digest, at = hashlib.sha256(), 0
-    with file:
+    with path.open("wb") as file:
         for recipe in emitted.weights:
             held = model.graph.initializer.add(name=recipe.name, data_type=ELEMENT[emitted.dtype], dims=recipe.shape)
             size = width * int(np.prod(recipe.shape, dtype=np.int64))
-            pieces = _bytes(_make(emitted, recipe, tensors), recipe, emitted.dtype)
+            pieces = _bytes(_make(emitted, recipe, tensors), recipe, emitted.dtype, wrong)
             if size < INLINE:
                 held.raw_data = b"".join(bytes(p) for p in pieces)
                 continue
@@ -176,10 +177,12 @@ def _weights(emitted: Emitted, staged: Staged, tensors: Tensors) -> tuple[ModelP
                 file.write(piece)
                 digest.update(piece)
             at += gap + size
+    wrong.check()
     if not placed:
+        path.unlink()
         return model, ()
     name = f"weights-{digest.hexdigest()[:16]}.bin"
-    staged.files[name] = path
+    path.rename(staged / name)
     for held, offset, size in placed:
         held.data_location = TensorProto.EXTERNAL
         for key, value in (("location", name), ("offset", str(offset)), ("length", str(size))):
@@ -200,25 +203,45 @@ def _make(emitted: Emitted, recipe: Recipe, tensors: Tensors) -> np.ndarray:
     return made
 
 
-def _bytes(array: np.ndarray, recipe: Recipe, dtype: str) -> Iterator[memoryview | bytes]:
+def _bytes(array: np.ndarray, recipe: Recipe, dtype: str, wrong: Unfit) -> Iterator[memoryview | bytes]:
     """The numbers in C order and the model's dtype, some rows at a time."""
     if array.ndim == 0:
         array = array.reshape(1)
     rows = max(1, CHUNK * len(array) // max(array.size, 1))
     for start in range(0, len(array), rows):
         part = array[start:start + rows]
-        yield _converted(part, recipe, dtype).reshape(-1).view(np.uint8).data
+        yield _converted(part, recipe, wrong).reshape(-1).view(np.uint8).data
 
 
-def _converted(part: np.ndarray, recipe: Recipe, dtype: str) -> np.ndarray:
-    if dtype == "bfloat16":
+def _converted(part: np.ndarray, recipe: Recipe, wrong: Unfit) -> np.ndarray:
+    if wrong.dtype == "bfloat16":
+        wrong.look(part, part, recipe)
         return np.ascontiguousarray(bfloat16_bits(part))
     with np.errstate(over="ignore"):
-        made = np.ascontiguousarray(part, np.float32 if dtype == "float32" else np.float16)
-    if part.dtype.itemsize > made.dtype.itemsize and not np.isfinite(made).all():
-        lost = np.isinf(made) & np.isfinite(part)
-        if lost.any():
-            raise Diagnostics([diagnostic(
-                "bad-weights", f"parameter `{recipe.parameters[0]}` holds {part[lost].flat[0]!s}, which is too large for {dtype}",
-                help="export it in bfloat16 or float32")])
+        made = np.ascontiguousarray(part, np.float32 if wrong.dtype == "float32" else np.float16)
+    wrong.look(part, made, recipe)
     return made
+
+
+@dataclass
+class Unfit:
+    """Parameters with numbers that the file cannot hold: found while they are written, told all at once."""
+
+    dtype: str
+    found: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def look(self, given: np.ndarray, made: np.ndarray, recipe: Recipe) -> None:
+        if np.isfinite(made).all():
+            return
+        name = " or ".join(f"`{p}`" for p in recipe.parameters)
+        lost = np.isinf(made) & np.isfinite(given)
+        kind, where = ("large", lost) if lost.any() else ("infinite", ~np.isfinite(given))
+        self.found.setdefault((name, kind), str(given[where].flat[0]))
+
+    def check(self) -> None:
+        """Raises Diagnostics (`bad-weights`) that name every parameter found."""
+        texts = {"large": (f"which is too large for {self.dtype}", "export it in bfloat16 or float32"),
+                 "infinite": ("which is not a finite number", "training diverged, or the file is damaged: use other weights")}
+        if self.found:
+            raise Diagnostics([diagnostic("bad-weights", f"parameter {name} holds {value}, {texts[kind][0]}", help=texts[kind][1])
+                               for (name, kind), value in self.found.items()])

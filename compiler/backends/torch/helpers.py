@@ -27,6 +27,9 @@ def scan(step, carries, inputs, dim, backward=False, dtypes=None):
     """
     if torch.compiler.is_compiling():  # one step in the graph, for any number of steps
         return scan_in_graph(step, carries, inputs, dim, backward, dtypes)
+    if inputs[0].shape[dim] == 0:  # a step on zeros tells what no steps would stack
+        outputs = step(carries, tuple(x.new_zeros(x.shape[:dim] + x.shape[dim + 1:]) for x in inputs))[1]
+        return carries, tuple(y.unsqueeze(dim).narrow(dim, 0, 0) for y in outputs)
     steps = list(zip(*(x.unbind(dim) for x in inputs)))
     results = []
     for now in reversed(steps) if backward else steps:
