@@ -21,6 +21,7 @@ class Failed(Exception):
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: maps every kind of failure to its exit code."""
+    FORM[0] = "text"
     try:
         cli.main(arguments, prog_name="nnspec", standalone_mode=False)
         code = 0
@@ -34,6 +35,9 @@ def main(arguments: list[str] | None = None) -> None:
         code = 2
     except click.exceptions.Abort:
         code = 130
+    except click.exceptions.NoArgsIsHelpError as wrong:
+        print(wrong.ctx.get_help() if wrong.ctx else "")
+        code = 2
     except click.ClickException as wrong:
         report([_usage(wrong)])
         code = 2
@@ -57,7 +61,7 @@ def report(items: Any, form: str | None = None) -> None:
     from .render import render, render_github, render_json
     form = form or (click.get_current_context(silent=True) and click.get_current_context().obj) or FORM[0]
     if form == "json":
-        print(render_json(items))
+        print(render_json(items), end="")
     elif form == "github":
         print(render_github(items), end="")
     elif items:
@@ -90,6 +94,8 @@ def compiled(spec: str, sets: tuple[str, ...], limits: bool = True) -> Any:
         name, equals, value = item.partition("=")
         if not equals or not name or not value:
             raise click.UsageError(f"`--set {item}` is not NAME=VALUE")
+        if name.strip() in sizes:
+            raise click.UsageError(f"`--set {name.strip()}` is given twice")
         sizes[name.strip()] = value
     model = load(spec, sizes)
     if model.warnings and FORM[0] == "text":

@@ -21,7 +21,7 @@ def home(block: str) -> str | None:
 def find(path: str | Path) -> Path:
     """The file, or the library model of that name. Raises Diagnostics (`bad-path`)."""
     text = str(path)
-    if "/" in text or text.endswith((".yaml", ".yml")) or Path(text).exists():
+    if "/" in text or text.endswith((".yaml", ".yml")) or (text and Path(text).exists()):
         return Path(text)
     named = MODELS / f"{text}.yaml"
     if named.exists():

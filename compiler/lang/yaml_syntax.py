@@ -97,7 +97,7 @@ def quote_it(span: Span) -> Diagnostic:
 
 
 def too_deep(*labels: Label) -> Diagnostic:
-    return diagnostic("yaml-depth", f"the spec is nested more than {MAX_DEPTH} levels deep", *labels,
+    return diagnostic("too-deep", f"the spec is nested more than {MAX_DEPTH} levels deep", *labels,
                       help="put the inner parts in blocks of their own")
 
 

@@ -89,7 +89,7 @@ class Convolution(Windowed):
         made = self
         if inputs.get("weight") is None:
             if self.kernel is None:
-                raise OpFault("missing-attribute", f"`{self.name}` needs `kernel`", help="write `kernel:`, or wire `weight:`")
+                raise OpFault("missing-key", f"`{self.name}` needs `kernel`", help="write `kernel:`, or wire `weight:`")
             _, bound = self.bind({"in": inputs["in"]})
             channels = (bound["i"] * self.groups).value
             if channels is None:

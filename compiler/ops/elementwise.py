@@ -251,7 +251,7 @@ class Clip(Pointwise):
     def infer(self, inputs: Types) -> tuple[TensorType, ...]:
         low, high = (None if x is None else plain(x) for x in (self.low, self.high))
         if low is None and high is None:
-            raise OpFault("missing-attribute", "`clip` needs `low` or `high`", help="write one of them, or both")
+            raise OpFault("missing-key", "`clip` needs `low` or `high`", help="write one of them, or both")
         if isinstance(low, int | float) and isinstance(high, int | float) and low > high:
             raise OpFault("bad-attribute", f"`low` is {low}, above `high`, which is {high}", attribute="low")
         for name, bound in (("low", low), ("high", high)):

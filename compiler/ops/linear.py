@@ -19,7 +19,7 @@ class Linear(Op):
     """
 
     name = "linear"
-    signature = "in: [*b i]; weight?: [o i]; bias?: [o] -> [*b o]"
+    signature = "in: float[*b i]; weight?: float[o i]; bias?: float[o] -> float[*b o]"
     attribute_ports = frozenset({"bias"})
 
     width: int | None = attribute("int", None, "size of the output's last axis; follows from `weight` when that is wired")
@@ -34,7 +34,7 @@ class Linear(Op):
 
     def parameter_shapes(self, inputs: Types) -> dict[str, Any]:
         if self.width is None and inputs.get("weight") is None:
-            raise OpFault("missing-attribute", "`linear` needs `width`", help="write `width:`, or wire `weight:`")
+            raise OpFault("missing-key", "`linear` needs `width`", help="write `width:`, or wire `weight:`")
         return super().parameter_shapes(inputs)
 
     def flops(self, inputs: Types, outputs: tuple[TensorType, ...]) -> Dim:
@@ -61,7 +61,7 @@ class Embedding(Op):
     """Rows of a table by index: out[..., :] = weight[in[...]] (torch.nn.Embedding). Starts from N(0, 1)."""
 
     name = "embedding"
-    signature = "in: int64[*b]; weight?: [v w] -> [*b w]"
+    signature = "in: int64[*b]; weight?: float[v w] -> float[*b w]"
 
     entries: int | None = attribute("int", None, "rows of the table; follows from `weight` when that is wired")
     width: int | None = attribute("int", None, "columns of the table")
@@ -74,7 +74,7 @@ class Embedding(Op):
 
     def parameter_shapes(self, inputs: Types) -> dict[str, Any]:
         if inputs.get("weight") is None and (self.entries is None or self.width is None):
-            raise OpFault("missing-attribute", "`embedding` needs `entries` and `width`", help="write both, or wire `weight:`")
+            raise OpFault("missing-key", "`embedding` needs `entries` and `width`", help="write both, or wire `weight:`")
         return super().parameter_shapes(inputs)
 
     def result_dtype(self, inputs: Types) -> str:

@@ -215,9 +215,9 @@ class Decoder:
             named = re.match(r"\s*([a-z][a-z0-9_]*)\s*:(.*)\Z", part, re.S)
             name = named.group(1) if named else "in"
             offset = base + start + (named.start(2) if named else 0)
-            inputs.append((name, type_text(Scalar(text[offset:base + stop], _within(scalar, offset, base + stop)))))
+            inputs.append((name, type_text(Scalar(text[offset:base + stop].strip(), _within(scalar, offset, base + stop)))))
         out = base + len(left) + len(arrow)
-        output = type_text(Scalar(right, _within(scalar, out, len(text)))) if arrow else None
+        output = type_text(Scalar(right.strip(), _within(scalar, out, len(text)))) if arrow else None
         return SlotSpec(key, tuple(inputs), output, scalar.span, bool(optional))
 
     # small readers

@@ -102,7 +102,7 @@ def test_parameters_follow_the_channels():
     assert {k: tuple(d.value for d in s) for k, s in shapes.items()} == {"weight": (8, 6, 3)}
     with pytest.raises(OpFault) as caught:
         Conv1d().parameter_shapes({**x, "weight": None, "bias": None})
-    assert caught.value.code == "missing-attribute"
+    assert caught.value.code == "missing-key"
     free = types_of({"in": floats(2, 9, 6)}, {"in": ("B", "T", "C")})
     with pytest.raises(OpFault) as caught:
         Conv1d(kernel=3).parameter_shapes({**free, "weight": None, "bias": None})

@@ -169,7 +169,7 @@ def test_clip_of_integers_and_at_a_free_dimension():
 
 
 @pytest.mark.parametrize("op, dtype, code", [
-    (e.Clip(), "float", "missing-attribute"), (e.Clip(low=2, high=1), "float", "bad-attribute"),
+    (e.Clip(), "float", "missing-key"), (e.Clip(low=2, high=1), "float", "bad-attribute"),
     (e.Clip(low=0.5), "int64", "dtype-mismatch"), (e.Scale(by=0.5), "int64", "dtype-mismatch"),
     (e.Exp(), "int64", "dtype-mismatch"), (e.Abs(), "bool", "dtype-mismatch"), (e.Power(exponent=2), "int64", "dtype-mismatch"),
 ])

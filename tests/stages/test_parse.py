@@ -317,12 +317,12 @@ def test_many_values_without_aliases_are_fine():
     "".join(" " * i + "a:\n" for i in range(MAX_DEPTH + 2)),
 ])
 def test_depth_is_bounded(parser, text):
-    assert error(text).code == "yaml-depth"
+    assert error(text).code == "too-deep"
 
 
 def test_depth_through_aliases_is_bounded(parser):
     text = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, MAX_DEPTH + 1))
-    assert error(text).code == "yaml-depth"
+    assert error(text).code == "too-deep"
 
 
 def test_greatest_depth_is_usable(parser):

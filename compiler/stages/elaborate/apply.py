@@ -65,7 +65,7 @@ def attributes(found: Gathered, cls: type[Op]) -> dict[str, Any]:
         out["sizes"] = tuple(sizes)
     missing = [key for key, (n, f) in fields.items() if n not in out and f.default is f.default_factory]
     if missing:
-        raise fault("missing-attribute", f"op `{cls.name}` needs {' and '.join(f'`{k}`' for k in missing)}", found.layers[-1].spec.span,
+        raise fault("missing-key", f"op `{cls.name}` needs {' and '.join(f'`{k}`' for k in missing)}", found.layers[-1].spec.span,
                     help=f"add `{missing[0]}:`; {fields[missing[0]][1].metadata['doc']}".rstrip("; "))
     return out
 
@@ -103,7 +103,10 @@ def check_ports(found: Gathered, builder: RegionBuilder, op: Op) -> None:
                         help=f"wire it: `{port}: NODE`" + (" in the fill" if filled else ""))
         for value, span in zip(given if isinstance(given, tuple) else (given,), found.spans.get(port, ()), strict=False):
             if value is not None and builder.type(value).optional and not optional:
-                raise fault("absent-value", f"`{port}` of `{op.name}` must be there, and this may be absent", Label(span, "optional"))
+                inputs = found.layers[-1].scope.block.inputs | found.layers[0].scope.block.inputs
+                declared = inputs.get(span.text)
+                raise fault("absent-value", f"`{port}` of `{op.name}` must be there, and this may be absent", Label(span, "optional"),
+                            Label(declared.type.span, "declared here") if declared else None)
     dtypes = {p.name: p.pattern.dtype for p in parse_signature(op.signature).inputs}
     for port, given in found.types(builder).items():
         for k, t in enumerate(given if isinstance(given, tuple) else (given,)):
@@ -171,10 +174,12 @@ def shape_errors(found: Gathered, builder: RegionBuilder, op: Op) -> Iterator[No
         raise fault("shape-mismatch", f"the inputs of `{op.name}` disagree about axis `{m.axis_name}`", *labels,
                     *_producers(found, builder, [again, first]), note=note) from None
     except RankMismatch as m:
-        raise fault("rank-mismatch", f"`{m.port}` of `{op.name}` has the wrong rank", Label(_span(found, m.port), f"this is {spell(m.shape)}"),
+        least = len(m.pattern.axes) - (m.pattern.star is not None)
+        want = f"{least} or more" if m.pattern.star is not None else str(least)
+        raise fault("rank-mismatch", f"`{m.port}` of `{op.name}` takes {want} axes, not {len(m.shape)}", Label(_span(found, m.port), f"this is {spell(m.shape)}"),
                     *_producers(found, builder, [m.port]), note=note) from None
     except Unbound as u:
-        raise fault("missing-attribute", f"nothing decides the size `{u.name}` of `{op.name}`", found.span, note=note) from None
+        raise fault("missing-key", f"nothing decides the size `{u.name}` of `{op.name}`", found.span, note=note) from None
     except OpFault as f:
         labels = [Label(_span(found, port), text) for port, text in f.ports.items()]
         key = f.attribute

@@ -248,7 +248,7 @@ class Expander:
             if isinstance(have, TensorType):
                 unify.take(name, declared, have, found.spans.get(name, (found.span,))[0])
         if slot.output is not None:
-            unify.take("the result", slot.output, out, found.layers[-1].spec.target.span)
+            unify.take("result", slot.output, out, found.layers[-1].spec.target.span)
         unify.scope.dims, unify.scope.stars = before
 
 

@@ -189,9 +189,8 @@ def _fill(value: FieldValue) -> NodeSpec:
 def _unknown(f: Field, target: Interface, layer: Layer) -> Exception:
     key = f.key.text
     what = {"op": "op", "block": "block", "slot": "slot"}[target.kind]
-    code = "extra-port" if target.kind == "slot" else "unknown-key"
     listed = suggest(key, target.keys, "keys")
     where = Label(target.what.name.span, f"block `{target.name}` is defined here") if target.kind == "block" else None
     if target.kind == "slot":
         where = Label(target.what.span, "the slot's signature")
-    return fault(code, f"{what} `{target.name}` has no {'port' if target.kind == 'slot' else 'key'} `{key}`", f.key.span, where, help=listed)
+    return fault("unknown-key", f"{what} `{target.name}` has no {'port' if target.kind == 'slot' else 'key'} `{key}`", f.key.span, where, help=listed)

@@ -192,6 +192,9 @@ class Scope:
             return fault("bad-port", f"this takes the name of a node or an input, not `{_short(scalar.text)}`", scalar.span,
                          help=f"a number as a value is a node: `{{op: constant, value: {scalar.text}}}`" if numeric else ())
         number = head in self.settings or head in self.block.unit.sizes
+        if head.lower() in ("yes", "no", "on", "off"):
+            return fault("bad-scalar", f"`{head}` is neither a value nor true or false", scalar.span,
+                         help=f"write `{'true' if head.lower() in ('yes', 'on') else 'false'}`")
         return fault("unknown-name", f"no node or input is called `{head}`", scalar.span, help=suggest(head, known, "nodes and inputs"),
                      note="it is a number, and a port takes the name of a node or an input" if number else ())
 

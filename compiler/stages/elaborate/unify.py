@@ -89,7 +89,7 @@ class Unifier:
         n, have = len(declared.dims), len(actual.shape)
         if have < n - 1 if star is not None else have != n:
             written = ", ".join(d.span.text.strip() for d in declared.dims)
-            raise fault("rank-mismatch", f"`{port}` of {self.owner} has rank {n if star is None else f'{n - 1} or more'}, not {have}",
+            raise fault("rank-mismatch", f"`{port}` of {self.owner} takes {n if star is None else f'{n - 1} or more'} axes, not {have}",
                         Label(at, f"this is {spell(actual.shape)}"), Label(declared.span, f"declared [{written}] here"))
         if star is None:
             return list(zip(declared.dims, actual.shape, strict=True))
