@@ -37,7 +37,11 @@ def run_rows(rnn, x, length, start=None):
     """
     if length is None:
         return rnn(x, start)
-    packed = nn.utils.rnn.pack_padded_sequence(x, length.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
+    ends = length.cpu()
+    for row, n in enumerate(ends.tolist()):
+        if not 0 <= n <= x.shape[1]:
+            raise ValueError(f"row {row} has length {n}, and there are {x.shape[1]} steps")
+    packed = nn.utils.rnn.pack_padded_sequence(x, ends.clamp(min=1), batch_first=True, enforce_sorted=False)
     out, last = rnn(packed, start)
     out, _ = nn.utils.rnn.pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])
     empty = (length == 0)[:, None]
