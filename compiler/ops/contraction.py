@@ -143,6 +143,8 @@ class Einsum(Op):
             if len(row) == 2 and (turned := matrix_product(row[0], sides[j], row[1])):
                 one = g.op("Unsqueeze", values[i], g.ints(-2))
                 return g.op("Squeeze", _matmul(g, one, values[j], turned, [len(row[0]), len(sides[j])]), g.ints(-2))
+        if g.dtype == "bfloat16" and types[0].dtype == "float":          # which ONNX's Einsum does not take
+            return g.from_f32(g.op("Einsum", *(g.to_f32(v) for v in values), equation=self.equation()))
         return g.op("Einsum", *values, equation=self.equation())
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from ..ir.dimension import Dim, at_least
 from ..ir.graph import Shape, TensorType
 from .base import Op, OpFault, Parameter, Types, attribute, tensor
+from .emission import padded
 from .patterns import product, replaced
 from .shapes import check_dtypes
 
@@ -290,9 +291,8 @@ class Delay(Op):
         return t.F.pad(ports["in"], (*(0, 0) * behind, self.by, 0))[:, :-self.by]
 
     def onnx(self, g: Any, **ports: Any) -> Any:
-        zero = g.number(0, tensor(g.inputs, "in").dtype)
-        padded = g.op("Pad", ports["in"], g.ints(self.by, 0), zero, g.ints(1))
-        return g.op("Slice", padded, g.ints(0), g.ints(-self.by), g.ints(1))
+        wide = padded(g, ports["in"], tensor(g.inputs, "in").dtype, g.ints(self.by, 0), 0, 1)
+        return g.op("Slice", wide, g.ints(0), g.ints(-self.by), g.ints(1))
 
 
 OPS = (Conv1d, Conv2d, MaxPool1d, AveragePool1d, MaxPool2d, AveragePool2d, Delay)

@@ -56,3 +56,11 @@ def positions(g: Any, size: Dim | int) -> Any:
     """int64 [size]: 0, 1, ..., made once."""
     zero, one = g.const(0, "int64"), g.const(1, "int64")
     return g.once(("positions", size), lambda: g.op("Range", zero, g.scalar(size), one))
+
+
+def padded(g: Any, x: Any, dtype: str, ends: Any, value: float, axis: int) -> Any:
+    """Pad one axis by the two int64 `ends`; in float32 where the model is bfloat16, for which there is no kernel."""
+    through = dtype == "float" and g.dtype == "bfloat16"
+    kind = "float32" if through else dtype
+    out = g.op("Pad", g.to_f32(x) if through else x, ends, g.number(value, kind), g.ints(axis))
+    return g.from_f32(out) if through else out

@@ -9,6 +9,7 @@ from ..ir.dimension import Dim, at_least
 from ..ir.graph import TensorType
 from ..ir.signature import spell
 from .base import Op, OpFault, Types, attribute, axis_of, tensor, tensors
+from .emission import padded
 from .patterns import Regroup, Size, as_dim, parse_pattern, regroup, replaced, reshape, subscript
 from .shapes import items, same_dtype
 
@@ -263,8 +264,7 @@ class Pad(Op):
         return t.F.pad(ports["in"], pads, **({"value": value} if value else {}))
 
     def onnx(self, g: Any, **ports: Any) -> Any:
-        value = g.number(self.value, tensor(g.inputs, "in").dtype)
-        return g.op("Pad", ports["in"], g.shape((self.before, self.after)), value, g.ints(self.axis))
+        return padded(g, ports["in"], tensor(g.inputs, "in").dtype, g.shape((self.before, self.after)), self.value, self.axis)
 
 
 @dataclass(frozen=True)

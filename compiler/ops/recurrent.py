@@ -220,6 +220,8 @@ class _Layers(Op):
             initial = [self._of_layer(g, start, k) for start in starts]
             out, *last = g.op(self.layer, x, *weights, int32, *initial, outputs=1 + len(starts), **node)
             finals.append(last)
+            if k == self.layers - 1:
+                out = narrow(out)       # not after the Transpose: ONNX Runtime 1.31 fuses that pair into a node it cannot run
             if D == 1:
                 x = g.op("Squeeze", out, g.ints(1))
             elif k < self.layers - 1:
@@ -229,7 +231,7 @@ class _Layers(Op):
         else:
             x = g.op("Reshape", g.op("Transpose", out, perm=[2, 0, 1, 3]), g.ints(0, 0, D * h))
         ends = [self._final(g, lengths, start, [last[i] for last in finals]) for i, start in enumerate(starts)]
-        return (narrow(x), *(narrow(end) for end in ends))
+        return (x, *(narrow(end) for end in ends))
 
     def _weights(self, g: Any, k: int, width: Dim, ports: Any) -> list[Any]:
         """Input weights, state weights and biases of layer k in ONNX's order of gates, directions stacked."""
