@@ -8,14 +8,18 @@ from typing import Literal
 
 import numpy as np
 
+LARGEST_HALF = 65504.0                          # float16
+LARGEST = 3.38e38                               # just below the largest bfloat16, 3.3895e38, and float32, 3.4028e38
+
 
 @dataclass(frozen=True)
 class Summary:
-    """How far an array is from its reference, over the elements where both are finite.
+    """How far an array is from its reference, over the elements where both are ordinary numbers.
 
-    `max_abs` is the largest absolute error, `max_rel` that error divided by `scale`, the largest absolute value of the reference;
-    `worst` is its index (None when nothing could be compared), with the two values there. `nonfinite` is the index of the first
-    element where NaN, +Inf or -Inf stands on one side only.
+    NaN, +Inf, -Inf and the largest finite numbers of a dtype, which fill masked scores, are not: `nonfinite` is the index of the
+    first element where one of them stands on one side only. `max_abs` is the largest absolute error, `max_rel` that error divided
+    by `scale`, the largest absolute value of the reference; `worst` is its index (None when nothing could be compared), with the
+    two values there.
     """
 
     max_abs: float
@@ -40,7 +44,8 @@ class Difference:
 def compare(got: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray], rtol: float, atol: float) -> list[Difference]:
     """The outputs that differ from the reference `want`, in its order.
 
-    Floats agree within `atol + rtol * max|want|`, with NaN and Inf at the same places; integers and booleans agree exactly.
+    Floats agree within `atol + rtol * max|want|`, with NaN, Inf and the dtype's largest numbers at the same places; integers and
+    booleans agree exactly.
     Shapes must be equal and both dtypes of one kind: nothing is broadcast or converted between kinds.
     """
     found = [_compare(name, np.asarray(got[name]), np.asarray(want[name]), rtol, atol) if name in got
@@ -54,8 +59,8 @@ def measure(got: np.ndarray, want: np.ndarray) -> Summary:
     if got.shape != want.shape or _kind(got) != _kind(want):
         raise ValueError(f"{got.dtype}{list(got.shape)} and {want.dtype}{list(want.shape)} cannot be compared")
     a, b = got.astype(np.float64), want.astype(np.float64)
-    finite = np.isfinite(a) & np.isfinite(b)
-    same = finite | (a == b) | (np.isnan(a) & np.isnan(b))
+    kinds, others = _special(got), _special(want)
+    finite, same = (kinds == 0) & (others == 0), kinds == others
     nonfinite = None if same.all() else _index(np.argmin(same), a.shape)
     scale = float(np.max(np.abs(b), where=finite, initial=0.0))
     if not finite.any():
@@ -86,6 +91,16 @@ def _compare(name: str, got: np.ndarray, want: np.ndarray, rtol: float, atol: fl
         return Difference(name, "values", f"`{name}` is {s.got:.6g} at {list(s.worst or ())}, the reference {s.want:.6g}: off by "
                           f"{s.max_abs:.3g}, allowed {atol + rtol * s.scale:.3g}", s)
     return None
+
+
+def _special(array: np.ndarray) -> np.ndarray:
+    """int8: 0 for ordinary numbers, +-1 for the largest finite ones of the dtype, +-2 for Inf, 3 for NaN."""
+    x = array.astype(np.float64)
+    if _kind(array) != "float":
+        return np.zeros(x.shape, np.int8)
+    limit = LARGEST_HALF if array.dtype == np.float16 else LARGEST
+    codes = np.sign(x, where=~np.isnan(x), out=np.zeros(x.shape)) * ((np.abs(x) >= limit).astype(np.int8) + np.isinf(x))
+    return np.where(np.isnan(x), 3, codes).astype(np.int8)
 
 
 def _kind(array: np.ndarray) -> str:

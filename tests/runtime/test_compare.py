@@ -70,3 +70,18 @@ def test_a_zero_reference_and_empty_arrays():
     assert measure(np.array([0.0]), np.array([0.0])).max_rel == 0
     assert measure(np.empty((0, 3)), np.empty((0, 3))).worst is None
     assert measure(np.array(np.nan), np.array(np.nan)).worst is None
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_numbers_that_fill_masked_scores_have_no_scale(dtype):
+    """Beside a -3.4e38, an error of one would be below any relative tolerance; float16 has another lowest number."""
+    want = np.array([[1.0, 2.0, np.finfo(np.float32).min]], np.float32)
+    right, wrong = np.array([[1.0, 2.0, 0.0]], dtype), np.array([[1.0, 3.0, 0.0]], dtype)
+    right[0, 2] = wrong[0, 2] = np.finfo(dtype).min
+    assert compare({"x": right}, {"x": want}, rtol=1e-5, atol=1e-5) == []
+    (difference,) = compare({"x": wrong}, {"x": want}, rtol=1e-5, atol=1e-5)
+    assert difference.kind == "values" and difference.summary.max_rel == 0.5 and difference.summary.scale == 2
+    for other in (0.0, -np.inf, np.finfo(dtype).max):
+        moved = right.copy()
+        moved[0, 2] = other
+        assert [d.kind for d in compare({"x": moved}, {"x": want}, rtol=1e-5, atol=1e-5)] == ["nonfinite"]

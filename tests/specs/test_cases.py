@@ -18,38 +18,12 @@ from nnspec.lang.diagnostic import Diagnostics
 from nnspec.runtime.errors import ArtifactErrors
 from onnx import numpy_helper
 from safetensors.torch import save_file
-
-TARGETS = ["ort-cpu", "ort-cuda", "portable"]
-USE = "[attention, ffn, layers, positions]"
-
-
-class Compiled:
-    """A spec as YAML, its module, and its artifacts by target."""
-
-    def __init__(self, folder, inputs, graph, outputs, more=""):
-        path = folder / "spec.yaml"
-        path.write_text(f"nnspec: 1\nuse: {USE}\n{more}\ninputs: {{{inputs}}}\ngraph:\n  {graph.strip()}\noutputs: {outputs}\n")
-        self.folder, self.model = folder, nnspec.load(path)
-        self.module = self.model.module(seed=1)
-        self.names = tuple(n for n, _ in self.model.graph.root.outputs)
-
-    def runs(self, arrays, dtype="float32", targets=TARGETS):
-        """Outputs by name, of PyTorch and then of every target."""
-        if dtype == "float32":
-            yield "PyTorch", zoo.run(self.module, arrays, self.names) if [*self.module.parameters()] else self.bare(arrays)
-        for target in targets:
-            self.model.export(self.folder / target, weights=self.module, target=target, dtype=dtype, certify="none")
-            yield target, nnspec.runtime.open(self.folder / target, threads=1)(**arrays)
-
-    def bare(self, arrays):
-        with torch.no_grad():
-            made = self.module(**{k: torch.from_numpy(v) for k, v in arrays.items()})
-        return {k: v.numpy() for k, v in (made if isinstance(made, dict) else {self.names[0]: made}).items()}
+from zoo import TARGETS, USE
 
 
 @pytest.fixture
 def compiled(tmp_path):
-    return lambda *args, **more: Compiled(tmp_path, *args, **more)
+    return lambda *args, **more: zoo.Written(tmp_path, *args, **more)
 
 
 def normal(*shape, seed=0):
