@@ -14,6 +14,7 @@ from ...ir.text import identity_hash, structure_hash
 from ...lang.diagnostic import Diagnostics, diagnostic, suggest
 from .builder import OPSETS, Builder, Recipe, Store, Val, reach
 from .entries import Entry, Place, tensor
+from .fuse import fuse
 from .scan import value_info
 from .sizes import see, watch
 from .walk import Walker
@@ -63,6 +64,7 @@ def emit(graph: Graph, target: str, dtype: str = "float32", absent: Iterable[str
     store.names.update(a.name for a in inputs)
     store.names.update(names.values())
     for a in inputs:
+        store.types[a.name] = a.type
         see(g, Val(a.name), a.type)
     walker = Walker(store)
     given: dict[str, Entry] = {a.name: Val(a.name) for a in inputs}
@@ -73,6 +75,9 @@ def emit(graph: Graph, target: str, dtype: str = "float32", absent: Iterable[str
         raise Diagnostics(walker.faults)
     nodes, held = _single(store, *reach(g.nodes, names.values()))
     weights = tuple(r for r in store.recipes.values() if r.name in held)
+    if target != "portable":
+        nodes = fuse(nodes, store.types, {r.name: r.shape for r in weights}, names.values(), dtype, target)
+        _note_fused(nodes, walker.sites)
     types = {o: graph.root.type(value) for o, value in graph.root.outputs}
     body = helper.make_graph(
         nodes, graph.name, [value_info(a.name, a.type, dtype) for a in inputs],
@@ -83,6 +88,13 @@ def emit(graph: Graph, target: str, dtype: str = "float32", absent: Iterable[str
                        ("version", __version__), ("target", target), ("dtype", dtype)):
         model.metadata_props.add(key=f"nnspec.{key}", value=value)
     return Emitted(graph, target, dtype, model, weights, walker.parameters, inputs, names, tuple(walker.sites))
+
+
+def _note_fused(nodes: Iterable[NodeProto], sites: list[dict[str, Any]]) -> None:
+    """The sites whose node was joined with a neighbour say so."""
+    joined = {p.value: n.op_type for n in nodes if n.op_type.startswith("Skip") for p in n.metadata_props if p.key == "nnspec.path"}
+    for site in sites:
+        site["form"] = joined.get(site["path"], site["form"])
 
 
 def _check_absent(graph: Graph, absent: frozenset[str]) -> None:

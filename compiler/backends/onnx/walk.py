@@ -116,11 +116,12 @@ class Walker:
             return [Val("")] * len(node.outputs)
         if node.op.site:
             self.sites.append({"path": here.path, "op": node.op.name, "line": node.origin.span.line, "form": form.name,
-                               "missed": missed})
+                               "fused": form.fused, "missed": missed})
         result = form.emit(node.op, g, **ports)
         made = result if isinstance(result, tuple) else (result,)
         for name, value, type in zip(node.outputs, made, node.types, strict=True):
             if value is not None and name in used:
+                self.store.types[value.name] = type
                 see(g, value, type)
         return made
 

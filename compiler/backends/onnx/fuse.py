@@ -1,0 +1,192 @@
+"""Neighbouring nodes that ONNX Runtime has one kernel for, joined: residual and norm, bias and GELU, heads and attention.
+
+ONNX Runtime's own optimiser looks for such shapes by pattern; here the graph is known, so that they are written and stay
+written. Only the `ort` targets are fused; the portable file keeps to plain operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from onnx import NodeProto, helper
+
+from ...ir.graph import TensorType
+from .builder import reads
+
+MS = "com.microsoft"
+NORMS = {"LayerNormalization": "SkipLayerNormalization", "RMSNormalization": "SkipSimplifiedLayerNormalization"}
+
+
+@dataclass
+class Fuser:
+    """The nodes of one graph in order. `types` are known for the values that ops gave; `ends` are the graph's outputs."""
+
+    nodes: list[NodeProto | None]
+    types: Mapping[str, TensorType]
+    weights: Mapping[str, tuple[int, ...]]              # initializer -> shape
+    ends: frozenset[str]
+
+    def __post_init__(self) -> None:
+        self.place = {o: k for k, n in enumerate(self.nodes) if n is not None for o in n.output if o}
+        self.readers: dict[str, list[int]] = {}
+        for k, node in enumerate(self.nodes):
+            for name in reads(node) if node is not None else ():
+                self.readers.setdefault(name, []).append(k)
+
+    def maker(self, name: str, op: str) -> NodeProto | None:
+        """The node of that kind that gives a value, where one does."""
+        at = self.place.get(name)
+        node = self.nodes[at] if at is not None else None
+        return node if node is not None and node.op_type == op and node.domain == "" else None
+
+    def alone(self, name: str) -> bool:
+        """Whether a single node reads the value, and no output is it."""
+        return len(self.reading(name)) == 1 and name not in self.ends
+
+    def reading(self, name: str) -> list[NodeProto]:
+        nodes = (self.nodes[k] for k in sorted(set(self.readers.get(name, ()))))
+        return [n for n in nodes if n is not None and name in reads(n)]
+
+    def reader(self, name: str, op: str) -> NodeProto | None:
+        node = self.reading(name)[0] if self.alone(name) else None
+        return node if node is not None and node.op_type == op else None
+
+    def drop(self, *nodes: NodeProto) -> None:
+        for node in nodes:
+            self.nodes[self.place[node.output[0]]] = None
+
+    def put(self, at: int, made: NodeProto) -> None:
+        """Write `made` in place of the node at `at`."""
+        self.nodes[at] = made
+        for name in made.output:
+            if name:
+                self.place[name] = at
+        for name in reads(made):
+            self.readers.setdefault(name, []).append(at)
+
+    def bias(self, name: str) -> tuple[NodeProto, str, str] | None:
+        """A value that is only x + b with b a vector of weights: the Add, x and b."""
+        add = self.maker(name, "Add")
+        if add is None or not self.alone(name):
+            return None
+        for x, b in ((add.input[0], add.input[1]), (add.input[1], add.input[0])):
+            if len(self.weights.get(b, ())) == 1 and x not in self.weights:
+                return add, x, b
+        return None
+
+    def run(self, dtype: str, target: str) -> list[NodeProto]:
+        for k in range(len(self.nodes)):
+            node = self.nodes[k]
+            if node is None or node.domain:
+                continue
+            if node.op_type in NORMS:
+                self.skip_norm(node)
+            elif node.op_type == "Gelu" and (dtype == "float32" or target == "ort-cuda"):
+                self.bias_gelu(k, node)
+            elif node.op_type == "Attention":
+                self.flat_attention(k, node)
+        return [n for n in self.nodes if n is not None]
+
+    def skip_norm(self, norm: NodeProto) -> None:
+        """norm(x + skip + bias): the sum is an output of the same kernel."""
+        add = self.maker(norm.input[0], "Add")
+        axis = next((a.i for a in norm.attribute if a.name == "axis"), -1)
+        shapes = [self.types[i].shape if i in self.types else None for i in (add.input if add is not None else ())]
+        if add is None or axis != -1 or None in shapes or shapes[0] != shapes[1] or len(shapes[0] or ()) not in (2, 3):
+            return
+        if any(len(self.weights.get(w, ())) != 1 for w in norm.input[1:]) or len(norm.input) < 2:
+            return
+        x, skip, vector = add.input[0], add.input[1], ""
+        for a, b in ((x, skip), (skip, x)):
+            found = self.bias(a)
+            if found and not vector:
+                self.drop(found[0])
+                x, skip, vector = found[1], b, found[2]
+        at, total = self.place[add.output[0]], add.output[0]
+        kept = "" if self.alone(total) else total
+        beta = [norm.input[2] if len(norm.input) > 2 else ""] if norm.op_type == "LayerNormalization" else []
+        made = _node(NORMS[norm.op_type], [x, skip, norm.input[1], *beta, vector], [norm.output[0], "", "", kept], norm,
+                     epsilon=next(a.f for a in norm.attribute if a.name == "epsilon"))
+        self.drop(norm)
+        self.put(at, made)
+
+    def bias_gelu(self, at: int, gelu: NodeProto) -> None:
+        found = self.bias(gelu.input[0])
+        if found is None:
+            return
+        tanh = any(a.name == "approximate" and a.s == b"tanh" for a in gelu.attribute)
+        self.drop(found[0])
+        self.put(at, _node("FastGelu" if tanh else "BiasGelu", [found[1], found[2]], [gelu.output[0]], gelu))
+
+    def flat_attention(self, at: int, node: NodeProto) -> None:
+        """Heads are read from and written to [B, S, heads * width], as fused kernels want them."""
+        heads = [self.types[i].shape[1].value if i in self.types else None for i in node.input[:3]]
+        turned = self.reader(node.output[0], "Transpose") if len([o for o in node.output if o]) == 1 else None
+        merged = self.reader(turned.output[0], "Reshape") if turned is not None and _perm(turned) == [0, 2, 1, 3] else None
+        flat = [self.flat(i) for i in node.input[:3]]
+        if merged is None or turned is None or None in heads or None in flat or heads[1] != heads[2]:
+            return
+        if len(self.types[merged.output[0]].shape if merged.output[0] in self.types else ()) != 3:
+            return
+        sources = [self.flatten(i, h or 0) for i, h in zip(node.input[:3], heads, strict=True)]
+        made = NodeProto()
+        made.CopyFrom(node)
+        made.input[:3] = sources
+        made.output[0] = merged.output[0]
+        for name, value in (("q_num_heads", heads[0]), ("kv_num_heads", heads[1])):
+            made.attribute.append(helper.make_attribute(name, value))
+        self.drop(turned)
+        self.nodes[self.place[merged.output[0]]] = None
+        self.put(at, made)
+
+    def flat(self, name: str) -> bool | None:
+        """Whether a value [B, H, S, d] is made from [B, S, H*d], perhaps turned by rotary positions on the way."""
+        if not self.alone(name):
+            return None
+        rope = self.maker(name, "RotaryEmbedding")
+        if rope is not None:
+            return self.flat(rope.input[0])
+        turned = self.maker(name, "Transpose")
+        split = self.maker(turned.input[0], "Reshape") if turned is not None and _perm(turned) == [0, 2, 1, 3] else None
+        whole = self.types.get(split.input[0]) if split is not None and self.alone(split.output[0]) else None
+        return True if whole is not None and len(whole.shape) == 3 else None
+
+    def flatten(self, name: str, heads: int) -> str:
+        """Take the heads out of the way to a value that `flat` found; returns the value without them."""
+        rope = self.maker(name, "RotaryEmbedding")
+        if rope is not None:
+            at = self.place[name]
+            made = NodeProto()
+            made.CopyFrom(rope)
+            made.input[0] = self.flatten(rope.input[0], heads)
+            made.attribute.append(helper.make_attribute("num_heads", heads))
+            self.put(at, made)
+            return name
+        turned = self.maker(name, "Transpose")
+        assert turned is not None
+        split = self.maker(turned.input[0], "Reshape")
+        assert split is not None
+        source = split.input[0]
+        self.drop(turned, split)
+        return source
+
+
+def fuse(nodes: Iterable[NodeProto], types: Mapping[str, TensorType], weights: Mapping[str, tuple[int, ...]], ends: Iterable[str],
+         dtype: str, target: str) -> list[NodeProto]:
+    """The nodes of the main graph with neighbours joined where one kernel does the work of several."""
+    return Fuser(list(nodes), types, weights, frozenset(ends)).run(dtype, target)
+
+
+def _perm(node: NodeProto) -> list[int]:
+    return next((list(a.ints) for a in node.attribute if a.name == "perm"), [])
+
+
+def _node(op: str, inputs: list[str], outputs: list[str], like: NodeProto, **attributes: float) -> NodeProto:
+    while inputs and not inputs[-1]:
+        inputs.pop()
+    while outputs and not outputs[-1]:
+        outputs.pop()
+    made = helper.make_node(op, inputs, outputs, name=like.name, domain=MS, **attributes)
+    made.metadata_props.extend(like.metadata_props)
+    return made
