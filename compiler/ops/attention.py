@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
-
 
 from ..ir.dimension import Dim
 from ..ir.graph import Shape, TensorType
@@ -145,8 +144,9 @@ class Attention(Op):
         return t.F.scaled_dot_product_attention(query, key, value, **plain), None
 
     def forms(self) -> tuple[Form, ...]:
-        return (Form("Attention-24", frozenset({"ort-cuda", "ort-cpu"}), _why_not_fused, Attention._fused),
-                Form("decomposed", ALL_TARGETS, lambda op, site: None, Attention._decomposed))
+        return (Form("Attention-24", frozenset({"ort-cuda", "ort-cpu"}), _why_not_as_it_is, Attention._fused),
+                Form("Attention-24 on wider heads", frozenset({"ort-cuda"}), _why_not_fused, Attention._wider),
+                Form("decomposed", ALL_TARGETS, lambda op, site: None, Attention._decomposed, fused=False))
 
     def _fused(self, g: Any, query: Any, key: Any, value: Any, **masks: Any) -> Any:
         """ai.onnx Attention. Right padding alone is `nonpad_kv_seqlen`, causality alone `is_causal`: no mask."""
@@ -168,6 +168,16 @@ class Attention(Op):
                    is_causal=1 if self.causal and not dense else None)
         rows = None if dense else _rows(self, g, length)
         return (out if rows is None else g.op("Where", rows, out, g.number(0.0))), None
+
+    def _wider(self, g: Any, query: Any, key: Any, value: Any, **masks: Any) -> Any:
+        """Heads filled up to a multiple of 8 with zeros, which add nothing to the scores and are cut off the result."""
+        d, v = (tensor(g.inputs, port).shape[3].value for port in ("query", "value"))
+        assert d is not None and v is not None, "or the form before is legal"
+        wide = {port: _widened(g, x, port) for port, x in (("query", query), ("key", key), ("value", value))}
+        g.inputs = {**g.inputs, **{port: type for port, (_, type) in wide.items()}}
+        op = self if self.scale is not None else replace(self, scale=d ** -0.5)
+        out, _ = op._fused(g, *(x for x, _ in wide.values()), **masks)
+        return (g.op("Slice", out, g.ints(0), g.ints(v), g.ints(3)) if v % 8 else out), None
 
     def _decomposed(self, g: Any, query: Any, key: Any, value: Any, **masks: Any) -> Any:
         """MatMul, Softmax in float32, MatMul; grouped heads lie along T, so that keys and values are not copied."""
@@ -204,6 +214,24 @@ class Attention(Op):
 
 def _why_not_fused(op: Attention, site: Site) -> str | None:
     return "its weights are used, which the fused kernels do not give" if "weights" in site.used else None
+
+
+def _why_not_as_it_is(op: Attention, site: Site) -> str | None:
+    odd = [f"{port}s" for port in ("query", "value") if (tensor(site.inputs, port).shape[3].value or 0) % 8]
+    if not odd or site.target != "ort-cuda":
+        return _why_not_fused(op, site)
+    width = tensor(site.inputs, odd[0].removesuffix("s")).shape[3]
+    return f"heads of {' and '.join(odd)} are {width} wide, and CUDA's fused kernels take multiples of 8"
+
+
+def _widened(g: Any, x: Any, port: str) -> tuple[Any, TensorType]:
+    """[B H T d] with d filled up to a multiple of 8, and its type."""
+    *axes, d = tensor(g.inputs, port).shape
+    missing = -(d.value or 0) % 8
+    if not missing:
+        return x, tensor(g.inputs, port)
+    zeros = g.once(("attention zeros", *axes, missing), lambda: g.op("Expand", g.number(0.0), g.shape((*axes, missing))))
+    return g.op("Concat", x, zeros, axis=3), TensorType("float", (*axes, d + missing))
 
 
 def _check_broadcast(port: str, given: Any, wanted: dict[int, Shape]) -> None:

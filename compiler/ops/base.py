@@ -45,12 +45,16 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Form:
-    """One way to write an op in ONNX. `when` returns None where the form is legal, else the reason why not."""
+    """One way to write an op in ONNX. `when` returns None where the form is legal, else the reason why not.
+
+    `fused` forms are one kernel of the target's runtime.
+    """
 
     name: str
     targets: frozenset[str]
     when: Callable[[Any, Site], str | None]
     emit: Callable[..., Any]
+    fused: bool = True
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,7 @@ class Op:
 
     def forms(self) -> tuple[Form, ...]:
         """ONNX forms in order of preference; the default is one form that every target takes."""
-        return (Form("plain", ALL_TARGETS, lambda op, site: None, type(self).onnx),)
+        return (Form("plain", ALL_TARGETS, lambda op, site: None, type(self).onnx, fused=False),)
 
 
 def tensor(inputs: Types, port: str) -> TensorType:

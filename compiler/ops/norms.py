@@ -57,6 +57,9 @@ class LayerNorm(Pointwise):
         weight = ports["weight"] or _vector(g, 1.0, tensor(g.inputs, "in").shape[-1])
         return g.op("LayerNormalization", ports["in"], weight, ports["bias"], axis=-1, epsilon=float(self.eps), stash_type=1)
 
+    def forms(self) -> tuple[Form, ...]:
+        return (Form("LayerNormalization", ALL_TARGETS, lambda op, site: None, LayerNorm.onnx),)
+
 
 OFFSET_RMS_NORM = '''
 def offset_rms_norm(x, weight, offset, eps):
@@ -133,7 +136,7 @@ class RmsNorm(Pointwise):
             return None
 
         return (Form("RMSNormalization-23", frozenset({"ort-cuda", "ort-cpu"}), anywhere, RmsNorm.fused),
-                Form("decomposed", ALL_TARGETS, anywhere, RmsNorm.decomposed))
+                Form("decomposed", ALL_TARGETS, anywhere, RmsNorm.decomposed, fused=False))
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,9 @@ class GroupNorm(Pointwise):
         for op_type, value in zip(("Mul", "Add"), ends, strict=True):
             out = out if value is None else g.op(op_type, out, value)
         return out
+
+    def forms(self) -> tuple[Form, ...]:
+        return (Form("InstanceNormalization", ALL_TARGETS, lambda op, site: None, GroupNorm.onnx),)
 
 
 @dataclass(frozen=True)

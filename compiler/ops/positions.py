@@ -213,7 +213,7 @@ class Rope(Op):
             return None
 
         ort = frozenset({"ort-cuda", "ort-cpu"})
-        return Form("RotaryEmbedding", ort, legal, Rope.fused), Form("decomposed", ALL_TARGETS, legal, Rope.decomposed)
+        return Form("RotaryEmbedding", ort, legal, Rope.fused), Form("decomposed", ALL_TARGETS, legal, Rope.decomposed, fused=False)
 
 
 def slopes(heads: int) -> list[float]:

@@ -342,7 +342,7 @@ class Gru(_Layers):
 
     def forms(self) -> tuple[Form, ...]:
         return (Form("GRU", ALL_TARGETS, _why_not_cuda, Gru.native),
-                Form("GRU on the CPU", frozenset({"ort-cuda"}), lambda op, site: None, Gru.native))
+                Form("GRU on the CPU", frozenset({"ort-cuda"}), lambda op, site: None, Gru.native, fused=False))
 
 
 def _why_not_cuda(op: Gru, site: Site) -> str | None:

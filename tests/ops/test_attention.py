@@ -49,8 +49,8 @@ def normal(*shape, times=1.0):
     return (times * rng.normal(size=shape)).astype(np.float32)
 
 
-def arrays_of(B=3, T=5, S=7, G=2, **more):
-    return {"query": normal(B, 4, T, 6, times=2), "key": normal(B, G, S, 6), "value": normal(B, G, S, 5), **more}
+def arrays_of(B=3, T=5, S=7, G=2, d=6, v=5, **more):
+    return {"query": normal(B, 4, T, d, times=2), "key": normal(B, G, S, d), "value": normal(B, G, S, v), **more}
 
 
 def masks_of(names, B=3, T=5, S=7, H=4):
@@ -206,7 +206,7 @@ def ops_of(op, arrays, **given):
 
 def test_lengths_and_causality_need_no_mask():
     def fused(op, *names, T=7, **given):
-        nodes = ops_of(op, arrays_of(T=T, G=4, **masks_of(names, T=T)), **given)
+        nodes = ops_of(op, arrays_of(T=T, G=4, d=8, v=16, **masks_of(names, T=T)), **given)
         return next(n for n in nodes if n.op_type == "Attention"), {n.op_type for n in nodes} - {"Attention"}
 
     for target in ("ort-cpu", "ort-cuda"):
@@ -221,13 +221,25 @@ def test_lengths_and_causality_need_no_mask():
 
 def test_cuda_pads_keys_where_a_mask_is_given_and_copies_heads_for_float32():
     def kinds(S, G, dtype, *names):
-        arrays = arrays_of(S=S, G=G, **masks_of(names, S=S))
+        arrays = arrays_of(S=S, G=G, d=8, v=8, **masks_of(names, S=S))
         return [n.op_type for n in ops_of(Attention(), arrays, target="ort-cuda", dtype=dtype)]
 
     assert kinds(7, 4, "float32", "keep").count("Concat") >= 3
     assert kinds(8, 4, "float32", "keep").count("Concat") == 0
     assert kinds(7, 2, "float32").count("Expand") == 2
     assert kinds(7, 2, "float16") == ["Attention"]
+
+
+def test_heads_of_other_widths_are_filled_up_to_a_multiple_of_8_on_cuda():
+    def widths(target, **sizes):
+        nodes = ops_of(Attention(), arrays_of(G=4, **sizes), target=target)
+        scale = next(n for n in nodes if n.op_type == "Attention").attribute[0].f if len(nodes) > 1 else None
+        return [n.op_type for n in nodes if n.op_type in ("Concat", "Slice")], scale
+
+    assert widths("ort-cpu", d=6, v=5) == ([], None)
+    assert widths("ort-cuda", d=16, v=8) == ([], None)
+    assert widths("ort-cuda", d=6, v=5) == (["Concat", "Concat", "Concat", "Slice"], pytest.approx(6 ** -0.5))
+    assert widths("ort-cuda", d=16, v=5)[0] == ["Concat", "Slice"]
 
 
 def test_flops_count_both_contractions():

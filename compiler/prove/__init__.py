@@ -1,0 +1,10 @@
+"""Proof of what runs on CUDA: the kernel of every attention site and the nodes left to the CPU.
+
+On a GPU they are read from a run. Without one they are selected (dry run): ONNX Runtime's own CUDA provider places nodes and
+chooses kernels over a stand-in device (`device.cpp`) that computes nothing. So values, speed and memory stay unproven.
+"""
+
+from .build import Missing, standin
+from .proof import prove
+
+__all__ = ["Missing", "prove", "standin"]
