@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -317,12 +318,13 @@ def _dense(op: Attention, g: Any, length: Any, keep: Any, bias: Any) -> Any:
     """The mask of ai.onnx Attention, [1|B 1|H T S]: bool, or float where there is a bias.
 
     Causality is in the mask and not in `is_causal`: padding S would move the corner it is counted from. What is hidden
-    has the dtype's lowest number, since -inf leaves kernels to deal with -inf - -inf.
+    has the dtype's lowest number, since -inf leaves kernels to deal with -inf - -inf. But on the CPU ONNX Runtime may run
+    float16 attention in float32, where -65504 is a score like others and a row of them has a softmax; -inf gives 0 there.
     """
     T, S = (tensor(g.inputs, port).shape[2] for port in ("query", "key"))
     mask = _all(g, [m for m in (_pairs(op, g, length, keep), _rows(op, g, length)) if m is not None])
     if bias is not None and mask is not None:
-        shown, lowest = mask, g.number(LOWEST[g.dtype])
+        shown, lowest = mask, g.number(-math.inf if g.dtype == "float16" and g.target == "ort-cpu" else LOWEST[g.dtype])
         mask = g.once(("attention merged", mask.name, bias.name), lambda: g.op("Where", shown, bias, lowest))
     elif bias is not None:
         mask = bias

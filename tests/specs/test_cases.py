@@ -166,11 +166,13 @@ def test_no_output_depends_on_a_later_token(name, tmp_path):
 
 # A8: half precision
 
+@pytest.mark.parametrize("bias", ["", ", score_bias: bias"], ids=["masks", "masks and a bias"])
 @pytest.mark.parametrize("target", TARGETS)
-def test_masks_meet_before_they_are_numbers_in_half_precision(target, compiled):
+def test_masks_meet_before_they_are_numbers_in_half_precision(target, bias, compiled):
     """transformers PR#17306: causal, padding and a row mask together, with scores of hundreds: never NaN, and near float32."""
-    spec = compiled('x: "float[B, S, 8]", length: "int64[B]", keep: "bool[B, S]"',
-                    "out: {block: multi_head_attention, in: x, heads: 2, causal: true, length: length, keep: keep}", "out")
+    table = "place: {op: position, like: x}\n  bias: {block: alibi, like: place, heads: 2}\n  " if bias else ""
+    spec = compiled('x: "float[B, S, 8]", length: "int64[B]", keep: "bool[B, S]"', table +
+                    f"out: {{block: multi_head_attention, in: x, heads: 2, causal: true, length: length, keep: keep{bias}}}", "out")
     with torch.no_grad():
         for name in ("query", "key"):
             spec.module.get_submodule(f"out.{name}").weight.mul_(6)
