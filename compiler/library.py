@@ -27,4 +27,5 @@ def find(path: str | Path) -> Path:
     if named.exists():
         return named
     known = sorted(p.stem for p in MODELS.glob("*.yaml"))
-    raise Diagnostics([diagnostic("bad-path", f"there is no file and no library model `{text}`", help=suggest(text, known, "models"))])
+    raise Diagnostics([diagnostic("bad-path", f"there is no file and no library model `{text}`",
+                                  help=suggest(text, known, "models"))])

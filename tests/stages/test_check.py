@@ -89,7 +89,8 @@ def test_it_compiles(tmp_path):
 
 TOP = {
     "nnspec: 2": ("bad-version", "2"), "nnspec: [1]": ("bad-version", "[1]"), "szies: {a: 1}": ("unknown-key", "szies"),
-    "checkpoint: {tensor: {}}": ("unknown-key", "tensor"), "sizes: {i: 1}": ("bad-name", "i"), "sizes: [1]": ("bad-spec", "[1]"), "sizes: {Big: 1}": ("bad-name", "Big"), "sizes: {in: 1}": ("bad-name", "in"),
+    "checkpoint: {tensor: {}}": ("unknown-key", "tensor"), "sizes: {i: 1}": ("bad-name", "i"),
+    "sizes: [1]": ("bad-spec", "[1]"), "sizes: {Big: 1}": ("bad-name", "Big"), "sizes: {in: 1}": ("bad-name", "in"),
     "sizes: {a: {b: 1}}": ("bad-spec", "{b: 1}"), "sizes: {a: [{b: 1}]}": ("bad-spec", "{b: 1}"),
     "sizes: {a: }": ("bad-spec", "a"),
     'sizes: {"a\\n": 1}': ("bad-name", '"a\\n"'), "inputs: {a: [float]}": ("bad-spec", "[float]"),

@@ -82,7 +82,8 @@ def written_numbers(found: Gathered, builder: RegionBuilder, name: str, origin: 
         port, k = key.split(".")
         items = found.ports[port]
         assert isinstance(items, tuple)
-        number = convert("number", written.scope.number(written.value, written.index), written.value, f"an item of `{port}`")  # type: ignore[arg-type]
+        number = convert("number", written.scope.number(written.value, written.index), written.value,
+                         f"an item of `{port}`")  # type: ignore[arg-type]
         dtype = builder.type(items[0]).dtype if items else "float"
         if dtype == "bool" or (dtype == "int64" and isinstance(number, float)):
             raise fault("dtype-mismatch", f"the number {number} stands beside {dtype} values", written.value.span)
@@ -99,19 +100,21 @@ def check_ports(found: Gathered, builder: RegionBuilder, op: Op) -> None:
         given = found.ports.get(port)
         if given is None and not optional:
             filled = len(found.layers) > 1
-            raise fault("missing-port", f"op `{op.name}` needs `{port}`", found.layers[-1].spec.span, note=f"`{op.name}` is `{op.signature}`",
+            raise fault("missing-port", f"op `{op.name}` needs `{port}`", found.layers[-1].spec.span,
+                        note=f"`{op.name}` is `{op.signature}`",
                         help=f"wire it: `{port}: NODE`" + (" in the fill" if filled else ""))
         for value, span in zip(given if isinstance(given, tuple) else (given,), found.spans.get(port, ()), strict=False):
             if value is not None and builder.type(value).optional and not optional:
                 inputs = found.layers[-1].scope.block.inputs | found.layers[0].scope.block.inputs
                 declared = inputs.get(span.text)
-                raise fault("absent-value", f"`{port}` of `{op.name}` must be there, and this may be absent", Label(span, "optional"),
+                raise fault("absent-value", f"`{port}` of `{op.name}` must be there, and this may be absent",
+                            Label(span, "optional"),
                             Label(declared.type.span, "declared here") if declared else None)
     dtypes = {p.name: p.pattern.dtype for p in parse_signature(op.signature).inputs}
     for port, given in found.types(builder).items():
         for k, t in enumerate(given if isinstance(given, tuple) else (given,)):
             want = dtypes.get(port, "any")
-            if t is not None and want != "any" and t.dtype != want and not (want == "number" and t.dtype != "bool"):
+            if t is not None and want not in ("any", t.dtype) and not (want == "number" and t.dtype != "bool"):
                 raise fault("dtype-mismatch", f"`{port}` of `{op.name}` takes {want}, not {t.dtype}",
                             Label(found.spans[port][k], f"this is {t}"), note=f"`{op.name}` is `{op.signature}`")
 
@@ -145,8 +148,10 @@ def empty(found: Gathered, port: str, shape: Shape) -> Fault:
     headline, help = f"parameter `{port}` would have the shape {spell(shape)}", "every size must be at least 1"
     for written in found.attributes.values():
         with suppress(Fault):
-            if written.key.text not in ("init", "trainable") and attribute("int", written.value, written.scope, written.index, "") < 1:
-                return written.scope.traced(fault("bad-attribute", headline, written.value.span, Label(found.span, "the parameter's owner"), help=help))
+            number = written.key.text not in ("init", "trainable")
+            if number and attribute("int", written.value, written.scope, written.index, "") < 1:
+                return written.scope.traced(fault("bad-attribute", headline, written.value.span,
+                                                  Label(found.span, "the parameter's owner"), help=help))
     return fault("bad-attribute", headline, found.span, help=help)
 
 
@@ -176,7 +181,8 @@ def shape_errors(found: Gathered, builder: RegionBuilder, op: Op) -> Iterator[No
     except RankMismatch as m:
         least = len(m.pattern.axes) - (m.pattern.star is not None)
         want = f"{least} or more" if m.pattern.star is not None else str(least)
-        raise fault("rank-mismatch", f"`{m.port}` of `{op.name}` takes {want} axes, not {len(m.shape)}", Label(_span(found, m.port), f"this is {spell(m.shape)}"),
+        raise fault("rank-mismatch", f"`{m.port}` of `{op.name}` takes {want} axes, not {len(m.shape)}",
+                    Label(_span(found, m.port), f"this is {spell(m.shape)}"),
                     *_producers(found, builder, [m.port]), note=note) from None
     except Unbound as u:
         raise fault("missing-key", f"nothing decides the size `{u.name}` of `{op.name}`", found.span, note=note) from None

@@ -13,7 +13,8 @@ from ...lang.tree import Mapping, Scalar
 from .scope import Scope
 
 UNSET: Any = object()
-INITS = ("zeros", "ones", "normal", "uniform", "constant", "xavier_uniform", "xavier_normal", "fan_in_uniform", "orthogonal", "truncated_normal")
+INITS = ("zeros", "ones", "normal", "uniform", "constant", "xavier_uniform", "xavier_normal", "fan_in_uniform", "orthogonal",
+         "truncated_normal")
 
 
 def attribute(kind: str, value: FieldValue, scope: Scope, index: int | None, what: str) -> Any:
@@ -55,11 +56,12 @@ def convert(kind: str, found: Any, at: Scalar, what: str, scope: Scope | None = 
         found = found.value
     if isinstance(found, Inexact) and kind in ("int", "dim", "number_int"):
         raise indivisible(found, at, what, scope)
-    if isinstance(found, bool) or isinstance(found, str | list | tuple):
+    if isinstance(found, bool | str | list | tuple):
         raise fault("bad-attribute", f"{what} is a number, not {word(found)}", at.span)
     if kind == "int":
         if isinstance(found, Dim):
-            raise fault("unbound-dimension", f"{what} must be a known number, and `{found}` is free until the model runs", at.span)
+            raise fault("unbound-dimension", f"{what} must be a known number, and `{found}` is free until the model runs",
+                        at.span)
         if isinstance(found, float) and not found.is_integer():
             raise fault("bad-attribute", f"{what} is a whole number, not {found}", at.span)
         return int(found)
@@ -67,7 +69,8 @@ def convert(kind: str, found: Any, at: Scalar, what: str, scope: Scope | None = 
         return found if isinstance(found, Dim) else Dim.const(convert("int", found, at, what))
     if kind == "float":
         if isinstance(found, Dim):
-            raise fault("unbound-dimension", f"{what} must be a known number, and `{found}` is free until the model runs", at.span)
+            raise fault("unbound-dimension", f"{what} must be a known number, and `{found}` is free until the model runs",
+                        at.span)
         return float(found)
     return float(found) if isinstance(found, Inexact) else found
 
@@ -80,9 +83,10 @@ def indivisible(found: Inexact, at: Scalar, what: str, scope: Scope | None) -> F
     target = what.strip("`")
     explicit = f"or give `{target}:` itself" if scope and target in scope.block.settings else None
     fits = " or ".join(str(n) for n in found.nearest())
-    shown = [f"`{t}`" if t == str(n) else f"`{t}` = {n}" for t, n in ((found.denominator_text, found.denominator), (found.numerator_text, found.numerator))]
-    text = f"{shown[0]} does not divide {shown[1]}"
-    hint = f"the nearest `{found.denominator_text}` that divides it: {fits}" if fits and labels else None if labels else "`a // b` divides and rounds down"
+    shown = {t: f"`{t}`" if t == str(n) else f"`{t}` = {n}" for t, n in parts.items()}
+    text = f"{shown[found.denominator_text]} does not divide {shown[found.numerator_text]}"
+    hint = f"the nearest `{found.denominator_text}` that divides it: {fits}" if fits else None
+    hint = hint if labels else "`a // b` divides and rounds down"
     primary = labels[-1:] or [Label(at.span)]
     others = [*labels[:-1], Label(at.span, f"{what} is this quotient")] if labels else []
     return fault("indivisible", text, *primary, *others, help=[h for h in (hint, explicit) if h])

@@ -12,7 +12,20 @@ from ...ir.text import describe
 from ...lang.diagnostic import Label, fault
 from ...lang.spec import NodeSpec
 from .attributes import convert
-from .copies import MAX_COPIES, Copies, body, carried, count, each_of, given_once, mentions_index, outside, start, target_of, types_of
+from .copies import (
+    MAX_COPIES,
+    Copies,
+    body,
+    carried,
+    count,
+    each_of,
+    given_once,
+    mentions_index,
+    outside,
+    start,
+    target_of,
+    types_of,
+)
 from .scan import scan
 from .scope import Result, Scope
 
@@ -56,7 +69,8 @@ def _repeat(x: Expander, c: Copies) -> Result:
     return result
 
 
-def _schedule(x: Expander, c: Copies, n: int, starts: dict[str, Any], carry: dict[str, str]) -> tuple[list[Region], list[int], dict[str, TensorType]]:
+def _schedule(x: Expander, c: Copies, n: int, starts: dict[str, Any],
+              carry: dict[str, str]) -> tuple[list[Region], list[int], dict[str, TensorType]]:
     """The distinct bodies, which one each copy runs, and the last copy's output types."""
     variants = _variants(c, n)
     bodies: list[Region] = []
@@ -126,7 +140,8 @@ def _branch(x: Expander, c: Copies) -> Result:
     for o in names:
         odd = next((i for i, t in enumerate(kinds) if t.get(o) != kinds[0][o]), None)
         if odd is not None:
-            raise fault("shape-mismatch", f"output `{o}` is {kinds[0][o]} in copy 0 and {kinds[odd].get(o)} in copy {odd}", c.spec.span)
+            raise fault("shape-mismatch", f"output `{o}` is {kinds[0][o]} in copy 0 and {kinds[odd].get(o)} in copy {odd}",
+                        c.spec.span)
     if routed is not None:
         rows, width = routed.shape[:-1], kinds[0][names[0]].shape[-1:]
         node = c.into.add(c.name, op, c.inputs, ["out"], [TensorType("float", (*rows, *width))], c.origin)
@@ -142,7 +157,8 @@ def _route(x: Expander, c: Copies, n: int) -> TensorType:
     assert c.spec.route
     f = c.spec.fields.get("in")
     if f is None:
-        raise fault("missing-port", "a routed branch needs `in`", c.spec.span, help="wire what the copies are applied to: `in: NODE`")
+        raise fault("missing-port", "a routed branch needs `in`", c.spec.span,
+                    help="wire what the copies are applied to: `in: NODE`")
     value = outside(x, c, f.value)
     given = c.into.type(value)
     for key, dtype in (("weights", "float"), ("indices", "int64")):
@@ -150,7 +166,8 @@ def _route(x: Expander, c: Copies, n: int) -> TensorType:
         routed = outside(x, c, ref)
         t = c.into.type(routed)
         if t.dtype != dtype or t.shape[:-1] != given.shape[:-1]:
-            raise fault("shape-mismatch", f"`{key}` of `route` is {dtype}[..., k] over the rows of `in`", Label(ref.span, f"this is {t}"),
+            raise fault("shape-mismatch", f"`{key}` of `route` is {dtype}[..., k] over the rows of `in`",
+                        Label(ref.span, f"this is {t}"),
                         Label(f.value.span, f"`in` is {given}"))
         c.inputs[f"route.{key}"] = routed
     c.inputs["in"] = value

@@ -55,7 +55,8 @@ class Copies:
 def body(x: Expander, c: Copies, variant: NodeSpec, index: int | None) -> Region:
     """One body: the arguments are the special ports, the fixed ports and what the fills capture."""
     skip = frozenset({*c.special, "length"} if own_length(c) else c.special)
-    found = gather(replace(variant, control=None, pattern=()), c.scope, index if index is not None else c.index, c.into, x.inline, skip)
+    found = gather(replace(variant, control=None, pattern=()), c.scope, index if index is not None else c.index, c.into, x.inline,
+                   skip)
     name = found.target.name if found.target else found.layers[-1].interface.name
     body = RegionBuilder(name, c.origin, c.into, c.names)
     ports: dict[str, Input] = {}
@@ -98,7 +99,8 @@ def target_of(c: Copies) -> Interface:
 
 def port_exists(target: Interface, port: Scalar) -> None:
     if port.text not in target.ports:
-        raise fault("unknown-key", f"{target.kind} `{target.name}` has no port `{port.text}`", port.span, help=suggest(port.text, target.ports, "ports"))
+        raise fault("unknown-key", f"{target.kind} `{target.name}` has no port `{port.text}`", port.span,
+                    help=suggest(port.text, target.ports, "ports"))
 
 
 def count(c: Copies) -> int:
@@ -114,11 +116,13 @@ def count(c: Copies) -> int:
 
 def given_once(c: Copies) -> None:
     """Refuse a port that two of the node's own keys, `each:` and `carry:` give."""
-    ways = [(f.key, "") for f in c.spec.fields.values()] + [(e.port, " under `each:`") for e in c.spec.each] + [(k, " under `carry:`") for k, _ in c.spec.carry]
+    ways = [*((f.key, "") for f in c.spec.fields.values()), *((e.port, " under `each:`") for e in c.spec.each),
+            *((k, " under `carry:`") for k, _ in c.spec.carry)]
     seen: dict[str, Scalar] = {}
     for key, where in ways:
         if key.text in seen:
-            raise fault("bad-port", f"port `{key.text}` is given twice", Label(key.span, f"given again{where}"), Label(seen[key.text].span, "given here"),
+            raise fault("bad-port", f"port `{key.text}` is given twice", Label(key.span, f"given again{where}"),
+                        Label(seen[key.text].span, "given here"),
                         help="a port is the same for all copies, or takes an element of `each:`, or is chained by `carry:`")
         seen[key.text] = key
 
@@ -132,14 +136,19 @@ def each_of(x: Expander, c: Copies, n: int) -> dict[str, tuple[Value, tuple[int,
         t = c.into.type(value)
         extent = t.shape[0].value if t.shape else None
         if extent is None:
-            raise fault("shape-mismatch", f"`each` takes element i of the leading axis, whose size must be known: this is {t}", item.value.span)
+            raise fault("shape-mismatch", f"`each` takes element i of the leading axis, whose size must be known: this is {t}",
+                        item.value.span)
         if item.at is None and extent != n:
-            raise fault("shape-mismatch", f"`{item.port.text}` has {extent} elements for {n} copies", Label(item.value.span, f"this is {t}"),
+            raise fault("shape-mismatch", f"`{item.port.text}` has {extent} elements for {n} copies",
+                        Label(item.value.span, f"this is {t}"),
                         Label(c.spec.count.span, f"{n} copies") if c.spec.count else None)
-        at = tuple(range(n)) if item.at is None else tuple(convert("int", c.scope.number(item.at, i), item.at, "`at`") for i in range(n))
+        at = tuple(range(n))
+        if item.at is not None:
+            at = tuple(convert("int", c.scope.number(item.at, i), item.at, "`at`") for i in range(n))
         bad = next((k for k in at if not 0 <= k < extent), None)
         if bad is not None and item.at is not None:
-            raise fault("bad-attribute", f"`at` asks for element {bad} of {extent}", Label(item.at.span, f"copy {at.index(bad)} asks for {bad}"),
+            raise fault("bad-attribute", f"`at` asks for element {bad} of {extent}",
+                        Label(item.at.span, f"copy {at.index(bad)} asks for {bad}"),
                         Label(item.value.span, f"this is {t}"), help=f"elements count from 0 to {extent - 1}")
         out[item.port.text] = (value, at)
         c.inputs[item.port.text] = value
@@ -161,7 +170,8 @@ def start(x: Expander, c: Copies, target: Interface, starts: dict[str, tuple[Sca
         assert isinstance(value, Scalar)
         t = declared(x, c, target, port, value)
         number = convert("number", c.scope.number(value, c.index), value, f"`{port}`")
-        op = OPS["full"](value=float(number) if t.dtype == "float" else number, shape=t.shape, dtype=t.dtype)  # type: ignore[call-arg]
+        op = OPS["full"](value=float(number) if t.dtype == "float" else number, shape=t.shape,
+                         dtype=t.dtype)  # type: ignore[call-arg]
         node = c.into.add(join(c.name, port), op, {}, ("out",), op.infer({}), c.origin)
         c.inputs[port], c.special[port] = Value(node.id), t
 
@@ -171,7 +181,8 @@ def declared(x: Expander, c: Copies, target: Interface, port: str, at: Scalar) -
     if target.kind != "block":
         raise fault("bad-carry", "a carry that starts as a number needs a block, whose inputs say its shape", at.span)
     block = target.what
-    skip = frozenset({*(k for k in c.spec.fields if k not in target.keys), *(k.text for k, _ in c.spec.carry), *(e.port.text for e in c.spec.each)})
+    skip = frozenset({*(k for k in c.spec.fields if k not in target.keys), *(k.text for k, _ in c.spec.carry),
+                      *(e.port.text for e in c.spec.each)})
     found = gather(replace(c.spec, control=None, pattern=()), c.scope, c.index, c.into, x.inline, skip)
     scope = Scope(block, c.into, (c.spec.span,))
     x.settings(found, scope, c.spec.span)
@@ -182,8 +193,10 @@ def declared(x: Expander, c: Copies, target: Interface, port: str, at: Scalar) -
             unify.take(name, block.inputs[name].type, t, at.span)
     shape = unify.shape(block.inputs[port].type)
     if shape is None:
-        raise fault("bad-carry", f"the shape of `{port}` is not decided by the other inputs, so it cannot start as a number", at.span,
-                    Label(block.inputs[port].type.span, "declared here"), help="give it a node of the right shape, such as `op: full`")
+        raise fault("bad-carry", f"the shape of `{port}` is not decided by the other inputs, so it cannot start as a number",
+                    at.span,
+                    Label(block.inputs[port].type.span, "declared here"),
+                    help="give it a node of the right shape, such as `op: full`")
     return TensorType(block.inputs[port].type.dtype, shape)
 
 
@@ -193,7 +206,8 @@ def outside(x: Expander, c: Copies, value: FieldValue) -> Value:
         raise fault("bad-port", "this takes the name of a value", value.span)
     found = x.inline(value, c.scope, c.index) if isinstance(value, NodeSpec) else c.scope.reference(value)
     if found is None:
-        raise fault("absent-value", f"`{value.text if isinstance(value, Scalar) else value.target.text}` is absent here", value.span)
+        raise fault("absent-value", f"`{value.text if isinstance(value, Scalar) else value.target.text}` is absent here",
+                    value.span)
     return found
 
 

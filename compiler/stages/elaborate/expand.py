@@ -11,7 +11,7 @@ from ...lang.source import Span
 from ...lang.spec import BlockSpec, NodeSpec, SlotSpec
 from . import control
 from .apply import apply_op
-from .attributes import UNSET, attribute, convert
+from .attributes import UNSET, attribute
 from .gather import Gathered, gather, is_number
 from .interface import endless, order, references, unused
 from .scope import Poisoned, Result, Scope
@@ -82,7 +82,8 @@ class Expander:
             known = [*block.inputs, *block.nodes]
             refs = [s for spec in block.nodes.values() for s in references(spec, block)] + [r for _, r in block.outputs]
             for scalar in (s for s in refs if s.text.partition(".")[0] not in known and not is_number(s)):
-                self.sink.add(Scope(block, RegionBuilder("", Origin(block.span))).no_value(scalar.text.partition(".")[0], scalar).diagnostic)
+                nothing = Scope(block, RegionBuilder("", Origin(block.span)))
+                self.sink.add(nothing.no_value(scalar.text.partition(".")[0], scalar).diagnostic)
             if not self.sink.errors:
                 self.sink.add(diagnostic("unused", f"nothing uses block `{block.name.text}`", block.name.span, severity="warning",
                                          help="remove it, or move it to a file of blocks"))
@@ -93,11 +94,13 @@ class Expander:
             for item, feeding in unused(block):
                 name, what = (item.name, "node") if isinstance(item, NodeSpec) else (item.text, "input")
                 others = ", ".join(f"`{n}`" for n in feeding[:8]) + (", ..." if len(feeding) > 8 else "")
+                use = "name it in `outputs:`" if what == "node" else "wire it to a node"
                 self.sink.add(diagnostic("unused", f"{what} `{name}` does not reach any output", item.span, severity="warning",
                                          note=f"nor does what only it needs: {others}" if feeding else (),
-                                         help=f"remove `{name}`, or " + ("name it in `outputs:`" if what == "node" else "wire it to a node")))
+                                         help=f"remove `{name}`, or {use}"))
 
-    def body(self, found: Gathered, builder: RegionBuilder, ports: dict[str, Value | None], at: Span, chain: tuple[Span, ...]) -> Result:
+    def body(self, found: Gathered, builder: RegionBuilder, ports: dict[str, Value | None], at: Span,
+             chain: tuple[Span, ...]) -> Result:
         """Expand the gathered block into `builder`, whose values `ports` name; returns its outputs."""
         assert found.target is not None
         block: BlockSpec = found.target.what
@@ -105,7 +108,8 @@ class Expander:
         if block in self.endless:
             raise Poisoned
         if len(scope.chain) > MAX_DEPTH:
-            raise fault("too-deep", f"blocks stand more than {MAX_DEPTH} levels deep in each other", at, Label(block.name.span, "the innermost"))
+            raise fault("too-deep", f"blocks stand more than {MAX_DEPTH} levels deep in each other", at,
+                        Label(block.name.span, "the innermost"))
         try:
             self.enter(found, scope, builder, ports, at)
         except Fault as wrong:
@@ -133,7 +137,8 @@ class Expander:
             scope.slots[name] = found.fills.get(name)
             if name not in found.fills and not slot.optional:
                 raise fault("missing-slot", f"slot `{name}` of block `{block.name.text}` is not filled", found.target_span,
-                            Label(slot.name.span, "declared here"), help=f"fill it: `{name}: {{block: NAME, ...}}` or `{{op: NAME, ...}}`")
+                            Label(slot.name.span, "declared here"),
+                            help=f"fill it: `{name}: {{block: NAME, ...}}` or `{{op: NAME, ...}}`")
 
     def settings(self, found: Gathered, scope: Scope, at: Span) -> None:
         for key, written in found.attributes.items():
@@ -150,7 +155,8 @@ class Expander:
         unify.settle()
         waiting = [s for s in scope.block.settings.values() if s.name.text not in scope.settings]
         while waiting:
-            ready = [s for s in waiting if not s.expression or not (s.expression.names() & {w.name.text for w in waiting})] or waiting
+            names = {w.name.text for w in waiting}
+            ready = [s for s in waiting if not s.expression or not (s.expression.names() & names)] or waiting
             for setting in ready:
                 name = setting.name.text
                 if name in scope.settings:
@@ -159,13 +165,13 @@ class Expander:
                     scope.setting_spans.setdefault(name, scope.cause(setting.default))
                 if setting.default is not None and scope.settings.get(setting.default.text, 0) is not None:
                     kind = "=" + "|".join(setting.choices) if setting.kind == "choice" else setting.kind
-                    scope.settings[name] = (attribute(kind, setting.default, scope, None, f"`{name}`") if kind.startswith(("=", "text", "bool", "list"))
-                                            else convert(kind, scope.number(setting.default), setting.default, f"`{name}`", scope))
+                    scope.settings[name] = attribute(kind, setting.default, scope, None, f"`{name}`")
                 elif setting.optional:
                     scope.settings[name] = None
                 else:
-                    raise fault("unresolved-setting", f"`{name}` of block `{scope.block.name.text}` is not given, and no input's shape decides it",
-                                scope.chain[0], Label(setting.name.span, "declared here"), help=f"give `{name}:`")
+                    headline = f"`{name}` of block `{scope.block.name.text}` is not given, and no input's shape decides it"
+                    raise fault("unresolved-setting", headline, scope.chain[0], Label(setting.name.span, "declared here"),
+                                help=f"give `{name}:`")
                 unify.settle()
             waiting = [s for s in waiting if s.name.text not in scope.settings]
         unify.finish()
@@ -223,7 +229,8 @@ class Expander:
         first = next((p for p in found.names if found.ports.get(p) is not None), None)
         given = found.ports.get(first) if first else None
         if not isinstance(given, Value):
-            raise fault("missing-port", f"slot `{slot.name.text}` is not filled, and its node gives no value to pass on", found.span, slot.span)
+            raise fault("missing-port", f"slot `{slot.name.text}` is not filled, and its node gives no value to pass on",
+                        found.span, slot.span)
         return Result({"out": given})
 
     def check_slots(self, found: Gathered, builder: RegionBuilder, result: Result) -> None:
@@ -259,6 +266,6 @@ def _within(span: Span, block: BlockSpec) -> bool:
 def missing_port(name: str, what: str, found: Gathered, *labels: Label) -> Fault:
     filled = len(found.layers) > 1
     return fault("missing-port", f"{what} needs `{name}`", found.target_span, *labels,
-                 help=f"wire it: `{name}: NODE`" + (" in the fill, from a value of the file the fill is written in" if filled else ""))
+                 help=f"wire it: `{name}: NODE`{' in the fill, from a value of the file it is written in' if filled else ''}")
 
 

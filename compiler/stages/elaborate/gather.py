@@ -87,11 +87,13 @@ def resolve(spec: NodeSpec, scope: Scope, index: int | None) -> list[Layer]:
         return [layer]
     if fill.spec.control:
         raise fault("bad-slot-fill", "a slot is filled by an op or a block, not by copies of one", fill.spec.span,
-                    Label(found.what.span, "the slot"), help=f"put the `{fill.spec.control}` in a block and fill the slot with that")
+                    Label(found.what.span, "the slot"),
+                    help=f"put the `{fill.spec.control}` in a block and fill the slot with that")
     return [layer, *resolve(fill.spec, fill.scope, fill.index)]
 
 
-def gather(spec: NodeSpec, scope: Scope, index: int | None, into: RegionBuilder, inline: Inline, skip: frozenset[str] = frozenset()) -> Gathered:
+def gather(spec: NodeSpec, scope: Scope, index: int | None, into: RegionBuilder, inline: Inline,
+           skip: frozenset[str] = frozenset()) -> Gathered:
     """Look up every key of the node (and of the fill behind its slot); values are captured into `into`."""
     layers = resolve(spec, scope, index)
     last = layers[-1].interface
@@ -193,4 +195,5 @@ def _unknown(f: Field, target: Interface, layer: Layer) -> Exception:
     where = Label(target.what.name.span, f"block `{target.name}` is defined here") if target.kind == "block" else None
     if target.kind == "slot":
         where = Label(target.what.span, "the slot's signature")
-    return fault("unknown-key", f"{what} `{target.name}` has no {'port' if target.kind == 'slot' else 'key'} `{key}`", f.key.span, where, help=listed)
+    return fault("unknown-key", f"{what} `{target.name}` has no {'port' if target.kind == 'slot' else 'key'} `{key}`", f.key.span,
+                 where, help=listed)

@@ -16,6 +16,8 @@ from ...library import home
 from ...ops.base import Op
 from ...ops.registry import OPS
 
+LISTED = 24              # names that a message lists, at most
+
 
 @dataclass(frozen=True)
 class Interface:
@@ -81,8 +83,11 @@ def interface(spec: NodeSpec, block: BlockSpec) -> Interface:
         return op_interface(OPS[name])
     known = {"op": list(OPS), "block": list(blocks), "slot": list(block.slots), "name": [*blocks, *OPS]}[spec.kind]
     word = {"name": "block or op"}.get(spec.kind, spec.kind)
-    elsewhere = next((k for k, names in (("op", OPS), ("block", blocks), ("slot", block.slots)) if k != spec.kind and name in names), None)
-    help: Iterable[str] = suggest(name, known, f"{word}s") if len(known) < 24 or nearest(name, known) else [f"`nnspec list` prints all {word}s"]
+    kinds = {"op": OPS, "block": blocks, "slot": block.slots}
+    elsewhere = next((k for k, names in kinds.items() if k != spec.kind and name in names), None)
+    help: Iterable[str] = suggest(name, known, f"{word}s")
+    if len(known) > LISTED and not nearest(name, known):
+        help = [f"`nnspec list` prints all {word}s"]
     if elsewhere:
         help = [f"`{name}` is {'an' if elsewhere == 'op' else 'a'} {elsewhere}: write `{elsewhere}: {name}`"]
     elif spec.kind != "slot" and (file := home(name)):
@@ -116,7 +121,8 @@ def references(spec: NodeSpec, block: BlockSpec, sink: Sink | None = None) -> It
     yield from (spec.route or {}).values()
 
 
-def _field_references(f: Field, target: Interface, spec: NodeSpec, scalars: Any, block: BlockSpec, sink: Sink | None) -> Iterator[Scalar]:
+def _field_references(f: Field, target: Interface, spec: NodeSpec, scalars: Any, block: BlockSpec,
+                      sink: Sink | None) -> Iterator[Scalar]:
     role = target.role(f.key.text, f.value, block)
     if role == "port" or (spec.control == "scan" and f.key.text == "length"):
         yield from scalars(f.value)
@@ -202,6 +208,7 @@ def unused(block: BlockSpec) -> list[tuple[Scalar | NodeSpec, list[str]]]:
     needed = set().union(*(nx.ancestors(graph, h) | {h} for h in heads if h in graph)) if heads else set()
     idle = [n for n in (*block.nodes, *block.inputs) if n not in needed]
     ends = [n for n in idle if not any(True for _ in graph.successors(n))]
-    return [(block.nodes[n] if n in block.nodes else block.inputs[n].name, [m for m in idle if nx.has_path(graph, m, n) and m != n]) for n in ends]
+    return [(block.nodes[n] if n in block.nodes else block.inputs[n].name,
+             [m for m in idle if nx.has_path(graph, m, n) and m != n]) for n in ends]
 
 

@@ -37,7 +37,8 @@ def scan(x: Expander, c: Copies) -> Result:
     outputs, kinds = [], []
     for o, t in types.items():
         if len(t.shape) < axis:
-            raise fault("rank-mismatch", f"output `{o}` of the step is {t}, too few axes to stack the steps on axis {axis}", c.spec.span)
+            raise fault("rank-mismatch", f"output `{o}` of the step is {t}, too few axes to stack the steps on axis {axis}",
+                        c.spec.span)
         outputs.append(o)
         kinds.append(TensorType(t.dtype, (*t.shape[:axis], extent, *t.shape[axis:])))
     for o in (o for o in types if o in carry.values()):
@@ -73,7 +74,8 @@ def _length(x: Expander, c: Copies) -> Value:
     value = outside(x, c, at)
     t, step = c.into.type(value), c.special[c.spec.each[0].port.text]
     if t.dtype != "int64" or len(t.shape) != 1 or t.shape[0] not in step.shape:
-        raise fault("shape-mismatch", "`length` of a scan is int64[B], one number for each row of a step", Label(at.span, f"this is {t}"),
+        raise fault("shape-mismatch", "`length` of a scan is int64[B], one number for each row of a step",
+                    Label(at.span, f"this is {t}"),
                     Label(c.spec.each[0].value.span, f"each step sees {step}"))
     return value
 

@@ -18,7 +18,6 @@ from ...lang.spec import BlockSpec, FieldValue, NodeSpec
 from ...lang.tree import Mapping as TreeMapping
 from ...lang.tree import Scalar, Sequence
 
-
 NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 
 
@@ -82,7 +81,8 @@ class Scope:
         cause = self.cause(Scalar(name, first.span))
         if cause == first.span:
             return found
-        return Fault(replace(d, labels=(Label(cause, first.text or f"`{name}` is from here"), Label(first.span, "used here"), *others)))
+        return Fault(replace(d, labels=(Label(cause, first.text or f"`{name}` is from here"), Label(first.span, "used here"),
+                                        *others)))
 
     def lookup(self, index: int | None = None) -> Callable[[str, Span], Any]:
         def find(name: str, span: Span) -> Any:
@@ -104,8 +104,9 @@ class Scope:
         values = self.block.unit.values
         if name in self.evaluating:
             loop = self.evaluating[self.evaluating.index(name):]
-            raise fault("cycle", f"sizes define each other: {' -> '.join([*loop, name])}",
-                        *[Label(self.block.unit.size_keys[n].span, f"`{n}` reads `{m}`") for n, m in zip(loop, [*loop[1:], name], strict=True)])
+            reads, keys = zip(loop, [*loop[1:], name], strict=True), self.block.unit.size_keys
+            labels = [Label(keys[n].span, f"`{n}` reads `{m}`") for n, m in reads]
+            raise fault("cycle", f"sizes define each other: {' -> '.join([*loop, name])}", *labels)
         if name not in values:
             self.evaluating.append(name)
             values[name] = Poisoned
@@ -140,7 +141,8 @@ class Scope:
         return value.span
 
     def _no_size(self, name: str, span: Span) -> Any:
-        raise fault("unknown-name", f"no size is called `{name}`", span, help=suggest(name, [n for n in self.block.unit.sizes if n not in self.evaluating], "sizes"),
+        raise fault("unknown-name", f"no size is called `{name}`", span,
+                    help=suggest(name, [n for n in self.block.unit.sizes if n not in self.evaluating], "sizes"),
                     note="capitals are free dimensions, which have no value before the model runs" if name[0].isupper() else ())
 
     def known_numbers(self) -> list[str]:
@@ -155,11 +157,13 @@ class Scope:
         if name == "i":
             return fault("unknown-name", "`i` is the number of a copy, and this is not inside a `repeat` or `branch`", span)
         if name[:1].isupper():
-            return fault("unbound-dimension", f"free dimension `{name}` is bound by no input of {f'block `{self.block.name.text}`' if self.chain else 'the model'}", span,
+            owner = f"block `{self.block.name.text}`" if self.chain else "the model"
+            return fault("unbound-dimension", f"free dimension `{name}` is bound by no input of {owner}", span,
                          help=f"name `{name}` in the shape of an input")
         known = self.known_numbers()
         extra = "; it is a node, and this field takes a number" if name in self.block.nodes or name in self.block.inputs else ""
-        return fault("unknown-name", f"no size or setting is called `{name}`{extra}", span, help=suggest(name, known, "sizes and settings"),
+        return fault("unknown-name", f"no size or setting is called `{name}`{extra}", span,
+                     help=suggest(name, known, "sizes and settings"),
                      note=f"block `{self.block.name.text}` sees its own settings and the sizes of its file" if self.chain else ())
 
     # values
@@ -195,7 +199,8 @@ class Scope:
         if head.lower() in ("yes", "no", "on", "off"):
             return fault("bad-scalar", f"`{head}` is neither a value nor true or false", scalar.span,
                          help=f"write `{'true' if head.lower() in ('yes', 'on') else 'false'}`")
-        return fault("unknown-name", f"no node or input is called `{head}`", scalar.span, help=suggest(head, known, "nodes and inputs"),
+        return fault("unknown-name", f"no node or input is called `{head}`", scalar.span,
+                     help=suggest(head, known, "nodes and inputs"),
                      note="it is a number, and a port takes the name of a node or an input" if number else ())
 
 

@@ -89,7 +89,8 @@ class Unifier:
         n, have = len(declared.dims), len(actual.shape)
         if have < n - 1 if star is not None else have != n:
             written = ", ".join(d.span.text.strip() for d in declared.dims)
-            raise fault("rank-mismatch", f"`{port}` of {self.owner} takes {n if star is None else f'{n - 1} or more'} axes, not {have}",
+            want = n if star is None else f"{n - 1} or more"
+            raise fault("rank-mismatch", f"`{port}` of {self.owner} takes {want} axes, not {have}",
                         Label(at, f"this is {spell(actual.shape)}"), Label(declared.span, f"declared [{written}] here"))
         if star is None:
             return list(zip(declared.dims, actual.shape, strict=True))
@@ -101,7 +102,8 @@ class Unifier:
     def _star(self, port: str, name: str, got: Shape, at: Span, declared: TypeText) -> None:
         have = self.scope.stars.setdefault(name, got)
         if have != got:
-            raise fault("shape-mismatch", f"`{port}` of {self.owner} disagrees about `*{name}`", Label(at, f"`*{name}` = {spell(got)}"),
+            raise fault("shape-mismatch", f"`{port}` of {self.owner} disagrees about `*{name}`",
+                        Label(at, f"`*{name}` = {spell(got)}"),
                         Label(declared.span, f"`*{name}` = {spell(have)} elsewhere"))
 
     def _one(self, port: str, dim: DimText, actual: Dim, at: Span, whole: TensorType) -> bool:
