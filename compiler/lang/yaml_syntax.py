@@ -197,6 +197,15 @@ def _with_invisible_space(f: SyntaxFailure, found: Diagnostic) -> Diagnostic:
     return Diagnostic(found.code, found.headline, (*found.labels, label), found.notes, found.helps)
 
 
+def _second_start(failure: SyntaxFailure) -> Diagnostic:
+    """What stands at the top is whole, and something follows it: most often the first line is indented, or ends early."""
+    first = re.search(r"^(?! *(#|$|---|%)).*\S", failure.source.text, re.MULTILINE)
+    context = Label(failure.span(first.start(), first.end()), "the spec begins here") if first else None
+    indented = first is not None and first.group().startswith(" ")
+    return diagnostic(CODE, "this does not belong to what stands above it", Label(failure.word, "unexpected here"), context,
+                      help="begin all keys of the spec in the first column" if indented else "a spec is one mapping from its first line on")
+
+
 _RULES: tuple[tuple[str, Callable[[SyntaxFailure], Diagnostic | None]], ...] = (
     (r"maximum nesting depth", lambda f: too_deep(Label(f.span(f.at), "here"))),  # libyaml looks ahead
     (r"incompatible (YAML )?document|version", _version),
@@ -210,4 +219,5 @@ _RULES: tuple[tuple[str, Callable[[SyntaxFailure], Diagnostic | None]], ...] = (
     (r"sequence entries are not allowed", _list_item),
     (r"escape|hexdecimal|hexadecimal", _escape),
     (r"expected (the )?node content", _missing_value),
+    (r"expected '?<document start>", _second_start),
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ...ir.builder import RegionBuilder
 from ...ir.graph import Input, Origin, Region, TensorType, Value, join
 from ...lang.diagnostic import Fault, Label, fault, suggest
+from ...lang.source import Span
 from ...lang.spec import FieldValue, Items, NodeSpec
 from ...lang.tree import Mapping as TreeMapping
 from ...lang.tree import Scalar
@@ -67,8 +68,7 @@ def body(x: Expander, c: Copies, variant: NodeSpec, index: int | None) -> Region
             ports[port] = body.argument(c.argument(port, given), c.into.type(given))
     for port, type in c.special.items():
         ports[port] = body.argument(port, type)
-    spans = {e.port.text: (e.value.span,) for e in c.spec.each} | {k.text: (v.span,) for k, v in c.spec.carry}
-    inner = replace(found, ports=ports, spans={p: (f.value.span,) for p, f in c.spec.fields.items()} | found.spans | spans)
+    inner = replace(found, ports=ports, spans=found.spans | {p: (span,) for p, span in written_at(c).items()})
     if found.target is None:
         result = x.passed(inner)
     elif found.target.kind == "op":
@@ -81,6 +81,12 @@ def body(x: Expander, c: Copies, variant: NodeSpec, index: int | None) -> Region
     x.check_slots(inner, body, result)
     c.inputs |= body.captures()
     return body.finish(list(result.outputs.items()))
+
+
+def written_at(c: Copies) -> dict[str, Span]:
+    """Where the value of each port stands: among the node's keys, under `each:` or under `carry:`."""
+    fields = {p: f.value.span for p, f in c.spec.fields.items()}
+    return fields | {e.port.text: e.value.span for e in c.spec.each} | {k.text: v.span for k, v in c.spec.carry}
 
 
 def types_of(region: Region) -> dict[str, TensorType]:
@@ -190,7 +196,7 @@ def declared(x: Expander, c: Copies, target: Interface, port: str, at: Scalar) -
     known = {p: t for p, t in found.types(c.into).items() if isinstance(t, TensorType)} | c.special
     for name, t in known.items():
         if name in block.inputs:
-            unify.take(name, block.inputs[name].type, t, at.span)
+            unify.take(name, block.inputs[name].type, t, written_at(c).get(name, at.span))
     shape = unify.shape(block.inputs[port].type)
     if shape is None:
         raise fault("bad-carry", f"the shape of `{port}` is not decided by the other inputs, so it cannot start as a number",

@@ -157,5 +157,5 @@ class Unifier:
         text = dim.span.text.strip()
         bound = next((Label(span, f"`{n}` = {v} from here") for n, (span, v) in self.binder.items()
                       if dim.expression and n in dim.expression.names() and span != at), None)
-        return fault("shape-mismatch", f"`{port}` of {self.owner} disagrees about `{text}`",
-                     Label(at, f"`{text}` = {actual} in {spell(whole.shape)}"), Label(dim.span, f"expected {want}"), bound)
+        shown = f"this is {spell(whole.shape)}" if text == str(want) else f"`{text}` = {actual} in {spell(whole.shape)}"
+        return fault("shape-mismatch", f"`{port}` of {self.owner} disagrees about `{text}`", Label(at, shown), Label(dim.span, f"expected {want}"), bound)
