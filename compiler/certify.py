@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from . import runtime
 from .printing import progress
 from .runtime.compare import compare, measure
 from .runtime.data import random_inputs
-from .runtime.manifest import Manifest
+from .runtime.manifest import Manifest, read
 
 SWEEP = 256
 TOLERANCES = {"float32": (1e-4, 1e-5), "float16": (2e-2, 2e-3)}       # |got - want| <= atol + rtol * max|want|
@@ -25,46 +25,74 @@ class Case:
 
     sizes: Mapping[str, int]
     empty: bool
+    without: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return " ".join(f"{k}={v}" for k, v in self.sizes.items()) + (" with an empty row" if self.empty else "")
+        left_out = f" without {' and '.join(self.without)}" if self.without else ""
+        return " ".join(f"{k}={v}" for k, v in self.sizes.items()) + (" with an empty row" if self.empty else "") + left_out
+
+
+@dataclass
+class Findings:
+    """What the cases showed: differences, the largest one, and which outputs were ever a number."""
+
+    worst: dict[str, Any] = field(default_factory=lambda: {"max_abs": 0.0, "max_rel": 0.0})
+    wrong: list[str] = field(default_factory=list)
+    nan: dict[str, str] = field(default_factory=dict)
+    numbers: set[str] = field(default_factory=set)
+
+    def add(self, case: Case, got: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray], rtol: float, atol: float) -> None:
+        self.wrong += [f"{case}: {d.text}" for d in compare(got, want, rtol, atol)]
+        for name, right in want.items():
+            if name in got and got[name].shape == right.shape and got[name].dtype.kind == right.dtype.kind:
+                found = measure(got[name], right)
+                if found.max_abs >= self.worst["max_abs"]:
+                    self.worst |= {"max_abs": found.max_abs, "max_rel": found.max_rel, "output": name, "case": str(case)}
+            if np.isnan(right).any():
+                self.nan.setdefault(name, f"`{name}` holds NaN in PyTorch too, at {case}")
+            if np.isfinite(right).any() or not right.size:
+                self.numbers.add(name)
+
+    def differences(self) -> list[str]:
+        return self.wrong + [f"`{name}` was not a finite number in any case" for name in self.nan if name not in self.numbers]
 
 
 def certify(folder: Path, module: Any, arguments: Sequence[str], dtype: str, full: bool) -> dict[str, Any]:
     """Run both on the same inputs; returns what goes into the manifest.
 
-    `module` is the float32 module, `arguments` the inputs in the order of its `forward`. NaN on both sides agrees, but is told;
-    an output that was never a number in any case proves nothing, and fails.
+    `module` is the float32 module, `arguments` the inputs in the order of its `forward`. A file that does not load or run is a
+    difference. NaN on both sides agrees, but is told; an output that was never a number in any case proves nothing, and fails.
     """
     rtol, atol = TOLERANCES[dtype]
-    artifact = runtime.open(folder)
-    worst: dict[str, Any] = {"max_abs": 0.0, "max_rel": 0.0}
-    wrong: list[str] = []
-    nan: dict[str, str] = {}
-    numbers: set[str] = set()
-    cases = list(sweep(artifact.manifest, full))
+    manifest, found = read(folder), Findings()
+    cases = list(sweep(manifest, full))
     module = module.eval()
-    for k, case in enumerate(progress(cases, "certifying")):
-        arrays = inputs(artifact.manifest, case, seed=k)
-        got, want = artifact(**arrays), reference(module, arguments, arrays, artifact.manifest)
-        wrong += [f"{case}: {d.text}" for d in compare(got, want, rtol, atol)]
-        for name in want:
-            if name in got and got[name].shape == want[name].shape:
-                found = measure(got[name], want[name])
-                if found.max_abs >= worst["max_abs"]:
-                    worst |= {"max_abs": found.max_abs, "max_rel": found.max_rel, "output": name, "case": str(case)}
-            if np.isnan(want[name]).any():
-                nan.setdefault(name, f"`{name}` holds NaN in PyTorch too, at {case}")
-            if np.isfinite(want[name]).any() or not want[name].size:
-                numbers.add(name)
-    wrong += [f"`{name}` was not a finite number in any case" for name in nan if name not in numbers]
-    return {"status": "failed" if wrong else "passed", "against": "PyTorch float32", "cases": len(cases), "rtol": rtol, "atol": atol,
-            **worst, "largest": str(cases[-1]), **({"differences": wrong[:20]} if wrong else {}),
-            **({"nan": [*nan.values()]} if nan else {})}
+    try:
+        artifact = runtime.open(folder)
+        for k, case in enumerate(progress(cases, "certifying")):
+            arrays = inputs(manifest, case, seed=k)
+            try:
+                got, want = artifact(**arrays), reference(module, arguments, arrays, manifest)
+            except runtime.ArtifactError as error:
+                found.wrong.append(f"{case}: {_sentence(error)}")
+            except Exception as error:      # whatever a module raises
+                found.wrong.append(f"{case}: PyTorch fails: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+            else:
+                found.add(case, got, want, rtol, atol)
+    except runtime.ArtifactError as error:
+        found.wrong.append(_sentence(error))
+    differences = found.differences()
+    return {"status": "failed" if differences else "passed", "against": "PyTorch float32", "cases": len(cases), "rtol": rtol,
+            "atol": atol, **found.worst, "largest": str(cases[-1]), **({"differences": differences[:20]} if differences else {}),
+            **({"nan": [*found.nan.values()]} if found.nan else {})}
+
+
+def _sentence(error: runtime.ArtifactError) -> str:
+    return "; ".join((error.headline, *error.notes))
 
 
 def sweep(manifest: Manifest, full: bool) -> Iterator[Case]:
-    """Batch 1 and 3; lengths 1, 2, an odd one and min(maximum, 256), or the maximum; padded and empty rows.
+    """Batch 1 and 3; lengths 1, 2, an odd one and min(maximum, 256), or the maximum; padded and empty rows; optional inputs left out.
 
     The first free dimension is the batch; the others get neighbouring sizes, so that none hides behind another.
     """
@@ -77,7 +105,7 @@ def sweep(manifest: Manifest, full: bool) -> Iterator[Case]:
             if d.name is not None:
                 scale[d.name] = max(scale.get(d.name, 1), d.scale)
     masked = any(x.length_of or (x.dtype == "bool" and len(x.shape) > 1) for x in manifest.inputs)
-    least = manifest.least
+    least, without = manifest.least, tuple(x.name for x in manifest.inputs if x.neutral)
     seen = set()
     for rows, n, empty in [(1, 1, False), (3, 2, False), (1, 7, False), (3, 7, False), (3, 7, True), (1, SWEEP, False), (3, SWEEP, False)]:
         sizes = {batch: min(max(rows, least.get(batch, 1)), bounds.get(batch, rows))} if batch else {}
@@ -85,10 +113,13 @@ def sweep(manifest: Manifest, full: bool) -> Iterator[Case]:
             top = bounds.get(name, max(SWEEP, 1) if n == SWEEP else n + k)
             wanted = (bounds.get(name, SWEEP) if full else SWEEP) if n == SWEEP else n + k
             sizes[name] = max(1, least.get(name, 1), min(wanted // scale.get(name, 1) if n == SWEEP else wanted, top))
-        case = Case(sizes, empty and masked)
-        if str(case) not in seen:
-            seen.add(str(case))
-            yield case
+        cases = [Case(sizes, empty and masked)]
+        if without and (rows, n, empty) == (3, 7, False):
+            cases.append(Case(sizes, False, without))
+        for case in cases:
+            if str(case) not in seen:
+                seen.add(str(case))
+                yield case
 
 
 def inputs(manifest: Manifest, case: Case, seed: int) -> dict[str, np.ndarray]:
@@ -98,7 +129,7 @@ def inputs(manifest: Manifest, case: Case, seed: int) -> dict[str, np.ndarray]:
         for x in manifest.inputs:
             if x.length_of or (x.dtype == "bool" and len(x.shape) > 1):
                 arrays[x.name][-1] = 0
-    return arrays
+    return {name: array for name, array in arrays.items() if name not in case.without}
 
 
 def reference(module: Any, arguments: Sequence[str], arrays: Mapping[str, np.ndarray], manifest: Manifest) -> dict[str, np.ndarray]:

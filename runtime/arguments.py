@@ -57,8 +57,22 @@ def prepare(manifest: Manifest, arrays: Mapping[str, Any]) -> dict[str, np.ndarr
     _bounds(call)
     for x in good:
         _values(call, x, call.arrays[x.name])
+    for x in manifest.inputs:
+        if x.neutral and x not in given:
+            _neutral(call, x)
     check(call.problems)
     return call.arrays
+
+
+def _neutral(call: _Call, x: Input) -> None:
+    """Give a mask or lengths that were left out as ones that hide nothing."""
+    sizes = {name: seen.size for name, seen in call.sizes.items()}
+    shape = [d.size(sizes) for d in x.dimensions]
+    value = sizes.get(x.length_of) if x.length_of else True
+    if None not in (*shape, value):
+        call.arrays[x.name] = np.full(shape, value, x.dtype)
+    elif not call.problems:
+        call.wrong(f"input `{x.name}` is missing, and no other input tells its size", f"expected {_declared(x)}")
 
 
 def _declared(x: Input) -> str:

@@ -58,8 +58,14 @@ def random_inputs(manifest: Manifest, sizes: Mapping[str, int] | None = None, se
     (code `bad-inputs`) for unknown or excessive sizes.
     """
     known = _sizes(manifest, sizes or {})
+    if seed < 0:
+        raise ArtifactError("bad-inputs", f"the seed cannot be {seed}", "a seed is a number from 0")
     rng = np.random.default_rng(seed)
-    return {x.name: _random(x, known, rng) for x in manifest.inputs}
+    try:
+        return {x.name: _random(x, known, rng) for x in manifest.inputs}
+    except (ValueError, MemoryError, OverflowError):
+        told = ", ".join(f"{k}={v}" for k, v in known.items())
+        raise ArtifactError("bad-inputs", f"inputs of the sizes {told} do not fit in memory") from None
 
 
 def save_npz(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:

@@ -57,7 +57,8 @@ class Output:
 @dataclass(frozen=True)
 class Input:
     """An argument: `bounds` are largest sizes, `least` smallest ones (others may be 0); ids lie in [0, ids_below), which is a
-    number or a dimension such as `S + 1`; lengths lie in [0, size of `length_of`]."""
+    number or a dimension such as `S + 1`; lengths lie in [0, size of `length_of`]. An optional input that is `neutral` may be
+    left out: whole lengths, or a mask that is true throughout, stand for it."""
 
     name: str
     dtype: str
@@ -67,6 +68,7 @@ class Input:
     ids_below: int | str | None = None
     length_of: str | None = None
     optional: bool = False
+    neutral: bool = False
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
@@ -79,7 +81,8 @@ class Input:
 
 @dataclass(frozen=True)
 class Manifest:
-    """`structure` and `identity` are the graph's hashes; `sites` the fusion report; `certificate` None when skipped."""
+    """`structure` and `identity` are the graph's hashes; `sites` the fusion report; `certificate` None when skipped, `proof` of kernels on
+    CUDA None when not asked for."""
 
     name: str
     form: str
@@ -95,6 +98,7 @@ class Manifest:
     parameters: int
     sites: tuple[Mapping[str, Any], ...] = ()
     certificate: Mapping[str, Any] | None = None
+    proof: Mapping[str, Any] | None = None
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -182,6 +186,7 @@ def _manifest(top: Fields) -> Manifest:
                              x.take("value", str, None, optional=True)) for x in top.children("outputs")),
         structure=top.text("structure"), identity=top.text("identity"), parameters=top.count("parameters"),
         sites=tuple(top.objects("sites")), certificate=top.take("certificate", dict, None, optional=True),
+        proof=top.take("proof", dict, None, optional=True),
     )
     top.finish()
     return made
@@ -191,7 +196,7 @@ def _input(x: Fields) -> Input:
     return Input(
         name=x.text("name"), dtype=x.one_of("dtype", DTYPES), shape=x.shape("shape", solvable=True), bounds=x.bounds("bounds"),
         least=x.bounds("least"), ids_below=x.below("ids_below"), length_of=x.take("length_of", str, None, optional=True),
-        optional=x.take("optional", bool, False, optional=True),
+        optional=x.take("optional", bool, False, optional=True), neutral=x.take("neutral", bool, False, optional=True),
     )
 
 
@@ -206,6 +211,8 @@ def _consistent(m: Manifest, problems: list[str]) -> None:
                 problems.append(f"input `{x.name}` speaks of dimension `{name}`, which no input has")
         if (x.ids_below is not None or x.length_of is not None) and not x.dtype.startswith("int"):
             problems.append(f"input `{x.name}` is {x.dtype}, but only integers are ids or lengths")
+        if x.neutral and not (x.optional and (x.dtype == "bool" or x.length_of)):
+            problems.append(f"input `{x.name}` is neutral, but only optional masks and lengths are")
 
 
 def _plain(value: Any) -> Any:

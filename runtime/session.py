@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+MOST_THREADS = 1024
 _FATAL, _WARNING = 4, 2
 _AGAIN = "copy the folder again, or export the model again"
 _BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
@@ -95,6 +96,8 @@ def open(folder: str | os.PathLike[str], device: str = "cpu", *, threads: int | 
     """
     if device not in PROVIDERS:
         raise ArtifactError("device-not-active", f"no device `{device}`", helps=suggest(device, PROVIDERS, "devices"))
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise ArtifactError("load-failed", f"`threads` cannot be {threads}", f"expected a number from 1 to {MOST_THREADS}")
     manifest, folder = read(folder), _folder(folder)
     check(_files(folder, manifest, verify))
     session = _session(folder / manifest.model.file, device, _options(threads, spin, profile))
@@ -188,14 +191,26 @@ def _agreement(manifest: Manifest, session: onnxruntime.InferenceSession) -> lis
         ("output", manifest.outputs, session.get_outputs(), []))
     for what, listed, held, needed in pairs:
         kinds = {x.name: _dtype(x.type) for x in held}
+        shapes = {x.name: x.shape for x in held}
         for x in listed:
             name = x.held if isinstance(x, Output) else x.name
             if kinds.get(name) != x.dtype:
                 found = f"is {kinds[name]}" if name in kinds else "does not exist"
                 problems.append(f"{what} `{x.name}` of `{NAME}` is {x.dtype}; in `{manifest.model.file}` it {found}")
+            elif not _alike(x.shape, shapes[name]):
+                problems.append(f"{what} `{x.name}` of `{NAME}` is {_axes(x.shape)}; in `{manifest.model.file}` it is {_axes(shapes[name])}")
         problems += [f"{what} `{x.name}` of `{manifest.model.file}` is not in `{NAME}`"
                      for x in needed if x.name not in {y.name for y in listed}]
     return [ArtifactError("bad-artifact", p, helps="export the model again") for p in problems]
+
+
+def _alike(told: Sequence[int | str], held: Sequence[int | str | None]) -> bool:
+    """Whether two shapes are of one rank and nowhere have different numbers."""
+    return len(told) == len(held) and all(a == b for a, b in zip(told, held, strict=True) if isinstance(a, int) and isinstance(b, int))
+
+
+def _axes(shape: Sequence[int | str | None]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
 
 
 def _dtype(kind: str) -> str:

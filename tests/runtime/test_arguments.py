@@ -168,3 +168,19 @@ def test_ids_below_a_size_of_the_call():
     (item,) = refused({"x": x, "at": np.array([5, -1])}, *inputs)
     assert item.headline == "input `at` has 5 at row 0, which is above 4"
     assert item.notes[0] == "ids of `at` lie in [0, S + 1), and `S + 1` = 5"
+
+
+def test_neutral_inputs_that_are_left_out_hide_nothing():
+    inputs = (Input("x", "float32", ("B", "S")), Input("keep", "bool", ("B", "S"), optional=True, neutral=True),
+              Input("length", "int64", ("B",), length_of="S", optional=True, neutral=True))
+    x = np.ones((2, 3), np.float32)
+    made = prepare(make_manifest(inputs=inputs), {"x": x, "length": None})
+    assert made["keep"].tolist() == [[True] * 3] * 2 and made["length"].tolist() == [3, 3] and made["length"].dtype == np.int64
+    given = prepare(make_manifest(inputs=inputs), {"x": x, "length": [1, 2]})
+    assert given["length"].tolist() == [1, 2] and given["keep"].all()
+
+
+def test_a_neutral_input_whose_size_nothing_tells():
+    inputs = (Input("x", "float32", ("B",)), Input("keep", "bool", ("B", "S"), optional=True, neutral=True))
+    assert [i.headline for i in refused({"x": np.ones(2, np.float32)}, *inputs)] == [
+        "input `keep` is missing, and no other input tells its size"]

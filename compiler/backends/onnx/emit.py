@@ -77,6 +77,8 @@ def emit(graph: Graph, target: str, dtype: str = "float32", absent: Iterable[str
     weights = tuple(r for r in store.recipes.values() if r.name in held)
     if target != "portable":
         nodes = fuse(nodes, store.types, {r.name: r.shape for r in weights}, names.values(), dtype, target)
+        nodes, held = reach(nodes, names.values())          # constants of what was joined are not needed any more
+        weights = tuple(r for r in weights if r.name in held)
         _note_fused(nodes, walker.sites)
     types = {o: graph.root.type(value) for o, value in graph.root.outputs}
     body = helper.make_graph(
@@ -84,10 +86,15 @@ def emit(graph: Graph, target: str, dtype: str = "float32", absent: Iterable[str
         [value_info(names[o], t, dtype) for o, t in types.items()], [t for t in store.initializers if t.name in held],
         doc_string=graph.about)
     model = _model(body, target)
-    for key, value in (("spec", spec), ("structure", structure_hash(graph)), ("identity", identity_hash(graph)),
-                       ("version", __version__), ("target", target), ("dtype", dtype)):
-        model.metadata_props.add(key=f"nnspec.{key}", value=value)
+    _describe(model, graph, spec=spec, target=target, dtype=dtype)
     return Emitted(graph, target, dtype, model, weights, walker.parameters, inputs, names, tuple(walker.sites))
+
+
+def _describe(model: ModelProto, graph: Graph, **given: str) -> None:
+    """The metadata of the file."""
+    found = {"structure": structure_hash(graph), "identity": identity_hash(graph), "version": __version__}
+    for key in ("spec", "structure", "identity", "version", "target", "dtype"):
+        model.metadata_props.add(key=f"nnspec.{key}", value=(given | found)[key])
 
 
 def _note_fused(nodes: Iterable[NodeProto], sites: list[dict[str, Any]]) -> None:

@@ -129,10 +129,10 @@ class Fuser:
             return
         if len(self.types[merged.output[0]].shape if merged.output[0] in self.types else ()) != 3:
             return
-        sources = [self.flatten(i, h or 0) for i, h in zip(node.input[:3], heads, strict=True)]
+        sources = {i: self.flatten(i, h or 0) for i, h in dict(zip(node.input[:3], heads, strict=True)).items()}
         made = NodeProto()
         made.CopyFrom(node)
-        made.input[:3] = sources
+        made.input[:3] = [sources[i] for i in node.input[:3]]
         made.output[0] = merged.output[0]
         for name, value in (("q_num_heads", heads[0]), ("kv_num_heads", heads[1])):
             made.attribute.append(helper.make_attribute(name, value))

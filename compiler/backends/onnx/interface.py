@@ -48,14 +48,15 @@ def interface(emitted: Emitted) -> tuple[tuple[Input, ...], tuple[Output, ...]]:
     _check_solvable(emitted)
     plain = {str(d) for a in emitted.inputs for d in a.type.shape if d.value is None and d == Dim.symbol(min(d.symbols()))}
     free = {s for a in emitted.inputs for d in a.type.shape for s in d.symbols()}
-    inputs, smallest = [], least(graph)
+    inputs, smallest, whole = [], least(graph), _hides_nothing(graph.root)
     for a in emitted.inputs:
         lengths = [str(d) for d in uses.axes.get(a.name, ()) if str(d) in plain]
         own = {s for d in a.type.shape for s in d.symbols()}
         inputs.append(Input(
             a.name, typed(a.type, emitted.dtype), _shape(a.type), bounds=_bounds(graph, a.type),
             least={s: n for s, n in smallest.items() if s in own}, ids_below=uses.below(a.name, free),
-            length_of=lengths[0] if lengths else None, optional=a.type.optional))
+            length_of=lengths[0] if lengths else None, optional=a.type.optional,
+            neutral=a.type.optional and whole and (a.type.dtype == "bool" or bool(lengths))))
     types = {o: graph.root.type(v) for o, v in graph.root.outputs}
     return tuple(inputs), tuple(Output(o, typed(types[o], emitted.dtype), _shape(types[o]), name if name != o else None)
                                 for o, name in emitted.outputs.items())
@@ -72,6 +73,16 @@ def _bounds(graph: Graph, type: TensorType) -> dict[str, int]:
         if bound.symbol in symbols:
             found[bound.symbol] = min(bound.limit, found.get(bound.symbol, bound.limit))
     return found
+
+
+def _hides_nothing(region: Region) -> bool:
+    """Whether masks and lengths that are left out mean ones that hide nothing: no op asks for more than what is hidden."""
+    def optional(node: Node) -> bool:
+        return any(region.type(v).optional for v in node.values)
+    controls = (n for n in region.nodes if isinstance(n.op, Call | Repeat | Branch | Scan))
+    plain = (n for n in region.nodes if not isinstance(n.op, Call | Repeat | Branch | Scan))
+    return (all(_hides_nothing(body) for n in controls for body in n.op.bodies)
+            and not any(n.op.name in ("or", "not", "first_of") and optional(n) for n in plain))
 
 
 def _told(entry: str, free: set[str]) -> bool:

@@ -1,0 +1,148 @@
+"""Exports into folders of all kinds: whole or not at all, over each other, cut off, and beside each other."""
+
+import os
+import resource
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import nnspec
+import numpy as np
+import pytest
+import torch
+from nnspec import runtime
+from nnspec.lang.diagnostic import Diagnostics
+
+SPEC = """
+nnspec: 1
+name: small
+inputs: {x: "float[B, 40]"}
+graph: {up: {op: linear, in: x, width: 40}, out: {op: linear, in: up, width: 3}}
+outputs: {out: out}
+"""
+X = np.random.default_rng(0).standard_normal((2, 40)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("spec") / "spec.yaml"
+    path.write_text(SPEC.lstrip())
+    return nnspec.load(path)
+
+
+def run(folder):
+    return runtime.open(folder, verify=True)(x=X)["out"]
+
+
+def wanted(model, seed):
+    with torch.no_grad():
+        return model.module(seed=seed)(torch.from_numpy(X)).numpy()
+
+
+def listing(folder):
+    return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+@pytest.mark.parametrize("name", ["plain", "with spaces", "größe-漢字", "v1.2.json", "a/b/c", "there/../back", "manifest.json", ".hidden"])
+def test_folders_of_any_name(model, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    model.export(name, init=3)
+    np.testing.assert_allclose(run(tmp_path / name), wanted(model, 3), atol=1e-5)
+    assert np.array_equal(run(name), run(tmp_path / name))
+    assert sorted(p.name.partition("-")[0] for p in Path(name).iterdir()) == ["manifest.json", "model.onnx", "weights"]
+
+
+def test_a_link_to_a_folder_stays_a_link(model, tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    model.export(tmp_path / "link", init=3)
+    assert (tmp_path / "link").is_symlink()
+    assert np.array_equal(run(tmp_path / "link"), run(tmp_path / "real"))
+
+
+@pytest.mark.parametrize("where", ["file", "file/inside", "dangling"])
+def test_what_is_no_folder(model, tmp_path, where):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(Diagnostics) as found:
+        model.export(tmp_path / where, init=3)
+    assert [d.code for d in found.value.items] == ["cannot-write"]
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_an_open_artifact_goes_on_while_its_folder_is_replaced(model, tmp_path):
+    model.export(tmp_path / "out", init=1)
+    artifact = runtime.open(tmp_path / "out")
+    before = artifact(x=X)["out"]
+    model.export(tmp_path / "out", init=2)
+    assert np.array_equal(artifact(x=X)["out"], before)
+    np.testing.assert_allclose(run(tmp_path / "out"), wanted(model, 2), atol=1e-5)
+    assert len(listing(tmp_path / "out")) == 3
+
+
+def test_exports_into_one_folder_at_the_same_time_leave_one_of_them(model, tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda seed: model.export(tmp_path / "out", init=seed, certify="none"), range(24)))
+    got = run(tmp_path / "out")
+    assert sum(np.allclose(got, wanted(model, seed), atol=1e-5) for seed in range(24)) == 1
+    assert len(listing(tmp_path / "out")) == 3
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, ZeroDivisionError])
+@pytest.mark.parametrize("place", ["nnspec.export.certify", "nnspec.backends.onnx.write._make", "nnspec.backends.onnx.write.encode"])
+def test_what_is_cut_off_leaves_the_folder_as_it_was(model, tmp_path, monkeypatch, place, error, old):
+    folder = tmp_path / "deep" / "out"
+    if old:
+        model.export(folder, init=1)
+    before = listing(folder) if old else None
+
+    def cut(*_, **__):
+        raise error
+    home, _, name = place.rpartition(".")
+    monkeypatch.setattr(sys.modules[home], name, cut)
+    with pytest.raises(error):
+        model.export(folder, init=2)
+    assert listing(folder) == before if old else not folder.parent.exists()
+
+
+def test_a_full_disk(model, tmp_path):
+    """The system refuses to write more than 2 KB into a file; the export says so and leaves the older one."""
+    model.export(tmp_path / "out", init=1)
+    before = listing(tmp_path / "out")
+    child = os.fork()
+    if child == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))
+        try:
+            model.export(tmp_path / "out", init=2)
+        except Diagnostics as error:
+            os._exit(0 if [d.code for d in error.items] == ["cannot-write"] else 1)
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert listing(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_weights_that_are_not_finite_are_named_all_at_once(model, tmp_path, dtype):
+    module = model.module(seed=1)
+    with torch.no_grad():
+        module.up.weight[3, 5], module.out.bias[1] = float("nan"), float("-inf")
+    with pytest.raises(Diagnostics) as found:
+        model.export(tmp_path / "out", weights=module, dtype=dtype, target="ort-cuda")
+    assert [d.headline for d in found.value.items] == [
+        "parameter `up.weight` holds nan, which is not a finite number",
+        "parameter `out.bias` holds -inf, which is not a finite number"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_artifact_is_not_seen_before_it_is_certified(model, tmp_path, monkeypatch):
+    model.export(tmp_path / "out", init=1)
+    before, plain = listing(tmp_path / "out"), nnspec.export.certify
+
+    def look(folder, *given):
+        files = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir() if p.is_file()}
+        assert files == before and folder.parent == tmp_path / "out"
+        return plain(folder, *given)
+    monkeypatch.setattr("nnspec.export.certify", look)
+    model.export(tmp_path / "out", init=2)
+    np.testing.assert_allclose(run(tmp_path / "out"), wanted(model, 2), atol=1e-5)
