@@ -63,11 +63,15 @@ def _file() -> Schema:
                 "type": ["array", "string"], "items": TEXT},
         "sizes": table("Named numbers, or lists of numbers; expressions of other sizes.", ref("size")),
         "blocks": table("Blocks of this file.", ref("block")),
-        "expect": {"description": "The fusion contract: which ONNX form each site must take.",
-                   "type": ["object", "array", "string", "null"]},
+        "expect": {"description": "The fusion contract: the ONNX form that sites must take, `fused` or names of forms.",
+                   "type": ["object", "null"]},
         "budget": {"description": "Limits that the model must stay under.", "type": ["object", "null"]},
         "checkpoint": ref("checkpoint"),
     } | _shared()
+
+
+def _one_target() -> Schema:
+    return {t: {"properties": dict.fromkeys(TARGETS[i + 1:], NEVER)} for i, t in enumerate(TARGETS[:-1])}
 
 
 def _node() -> Schema:
@@ -75,7 +79,6 @@ def _node() -> Schema:
     illegal = {c: dict.fromkeys([k for k in (*CONTROL_KEYS, *CONTROLS[i + 1:]) if k not in legal[c]], NEVER)
                for i, c in enumerate(CONTROLS)}
     illegal["scan"] |= dict.fromkeys(TARGETS, NEVER)
-    several = {t: {"properties": dict.fromkeys(TARGETS[i + 1:], NEVER)} for i, t in enumerate(TARGETS[:-1])}
     alone = {k: one_of_required(by) for k, by in CONTROL_OF.items()}
     return {
         "title": "a node",
@@ -102,7 +105,7 @@ def _node() -> Schema:
         },
         "additionalProperties": ref("value"),
         "anyOf": one_of_required((*TARGETS, "scan"))["anyOf"],
-        "dependentSchemas": several | {c: {"properties": keys} for c, keys in illegal.items()} | alone,
+        "dependentSchemas": _one_target() | {c: {"properties": keys} for c, keys in illegal.items()} | alone,
     }
 
 
@@ -123,8 +126,9 @@ def definitions() -> dict[str, Schema]:
         "node": _node(),
         "value": {"title": "a value", "type": [*SCALARS, "array", "object"], "items": ref("value"),
                   "if": is_node, "then": ref("node"), "else": {"properties": NO_CONTROL, "additionalProperties": ref("value")}},
-        "override": {"title": "an item of `pattern`", "type": "object", "properties": NO_CONTROL | {
-            "times": SCALAR | {"description": "How many copies in a row."}}, "additionalProperties": ref("value")},
+        "override": {"title": "an item of `pattern`", "type": "object",
+            "properties": NO_CONTROL | dict.fromkeys(TARGETS, TEXT) | {"times": SCALAR | {"description": "How many copies in a row."}},
+            "additionalProperties": ref("value"), "dependentSchemas": _one_target()},
         "each": {"type": [*SCALARS, "object"], "if": {"type": "object", "not": is_node}, "then": ref("choice"),
                  "else": ref("value")},
         "choice": record("an entry of `each`", {

@@ -155,6 +155,8 @@ def test_blocks(text):
 
 
 NODE = {
+    "{repeat: 2, op: tanh, in: x, pattern: [{op: [a]}]}": ("bad-spec", "[a]"),
+    "{repeat: 2, op: tanh, in: x, pattern: [{op: a, block: b}]}": ("bad-node", "block"),
     "{opp: tanh, in: x}": ("bad-node", "opp"), "{in: x}": ("bad-node", "bad"), "{}": ("bad-node", "bad"), "x": ("bad-spec", "x"),
     "[x]": ("bad-spec", "[x]"), "{op: [a]}": ("bad-spec", "[a]"), "{op: a, block: b}": ("bad-node", "block"),
     "{slot: a, op: b}": ("bad-node", "slot"), "{scan: a, op: b, each: {x: y}}": ("bad-node", "op"),
