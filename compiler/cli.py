@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from .lang.diagnostic import Diagnostic, Diagnostics, Fault, diagnostic
+from .lang.diagnostic import CheckFailed, Diagnostic, Diagnostics, Fault, diagnostic
 from .runtime.errors import ArtifactError
 
 FORMATS = ("text", "json", "github")
@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> None:
         code = 1
     except Diagnostics as found:
         report(found.items)
-        code = 2
+        code = 1 if isinstance(found, CheckFailed) else 2
     except Fault as found:
         report([found.diagnostic])
         code = 2
@@ -170,17 +170,19 @@ def compile_(spec: str, sets: tuple[str, ...], output: Path | None) -> None:
 @click.option("--certify", type=click.Choice(["sweep", "full", "none"]), default="sweep", show_default=True,
               help="Compare the file with PyTorch: over a sweep of sizes, up to the maximum, or not.")
 @click.option("--without", multiple=True, metavar="INPUT", help="Leave an optional input out of the file; may be repeated.")
-@click.option("--sites", is_flag=True, help="Print the form of every attention, recurrent and norm site.")
+@click.option("--sites", is_flag=True, help="Print the form of every attention, recurrent and norm site, and why it is no better one.")
+@click.option("--require-fused", is_flag=True, help="Fail where an attention site takes no fused form.")
+@click.option("--prove", is_flag=True, help="Find the kernels that CUDA runs, on a GPU or by a dry run; fail where they are not fused.")
 def export(spec: str, sets: tuple[str, ...], output: Path, weights: Path | None, seed: int | None, target: str, dtype: str,
-           certify: str, without: tuple[str, ...], sites: bool) -> None:
+           certify: str, without: tuple[str, ...], sites: bool, require_fused: bool, prove: bool) -> None:
     """Write an ONNX model that ONNX Runtime runs, checked against PyTorch."""
     if (weights is None) == (seed is None):
         raise click.UsageError("give the weights with `--weights FILE`, or random ones with `--init SEED`")
     from .printing import export_report
     model = compiled(spec, sets)
-    manifest = model.export(output, weights, seed, target, dtype, certify, without)
+    manifest = model.export(output, weights, seed, target, dtype, certify, without, require_fused, prove)
     print(export_report(manifest, output, sites), end="")
-    if manifest.certificate and manifest.certificate.get("status") == "failed":
+    if any(found and found.get("status") == "failed" for found in (manifest.certificate, manifest.proof)):
         raise Failed
 
 
@@ -192,7 +194,7 @@ def export(spec: str, sets: tuple[str, ...], output: Path, weights: Path | None,
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--allow-fallback", is_flag=True, help="Go on when another device than the one asked for is active.")
-@click.option("--threads", type=click.IntRange(1), help="Threads for one operator; default: all cores.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="Threads for one operator; default: all cores.")
 def run(folder: Path, inputs: Path | None, sizes: tuple[str, ...], seed: int, output: Path | None, device: str, allow_fallback: bool,
         threads: int | None) -> None:
     """Run an exported folder with ONNX Runtime."""

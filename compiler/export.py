@@ -6,31 +6,42 @@ certified in float32, and models too large for a PyTorch module with one copy of
 
 from __future__ import annotations
 
+import copy
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .backends.onnx import emit, write
 from .certify import certify
+from .expect import REQUIRE_FUSED, unmet
 from .ir.graph import Graph
+from .ir.parameters import state_shapes
 from .ir.twin import twin
-from .lang.diagnostic import Diagnostics, diagnostic
+from .lang.diagnostic import CheckFailed, Diagnostics, diagnostic
 from .runtime.manifest import Manifest
+from .weight_names import match_weights
 
 if TYPE_CHECKING:
     from .model import Model
+    from .prove import Missing
 
 LARGEST = 3_000_000_000            # parameters above which no PyTorch module is built
 
 
 def export(model: Model, folder: Path, weights: Any, init: int | None, target: str, dtype: str, certificate: str,
-           without: frozenset[str]) -> Manifest:
+           without: frozenset[str], require_fused: bool = False, prove: bool = False) -> Manifest:
     """See `Model.export`."""
     if (weights is None) == (init is None):
         raise Diagnostics([diagnostic("bad-command", "an export needs either weights or the seed of random ones",
                                       help="give `weights`, or `init`; on the command line `--weights FILE` or `--init SEED`")])
+    if prove:
+        _check_provable(target)
     emitted = emit(model.lowered, target, dtype, without, model.spec_text)
+    if short := unmet([*model.contract, *([REQUIRE_FUSED] if require_fused else [])], emitted.sites, model.lowered, target):
+        raise CheckFailed(short)
     large = model.parameters > LARGEST
     with ExitStack() as stack:
         module, tensors = _weights(model, weights, init, certificate != "none" and not large, stack)
@@ -46,7 +57,31 @@ def export(model: Model, folder: Path, weights: Any, init: int | None, target: s
                 found = _twin(model.lowered, module, target, twin_dtype, without, full)
                 return found | {"note": "certified on its float32 twin: bfloat16 runs on CUDA only"}
             return certify(folder, module, _arguments(model.lowered), dtype, full)
-        return write(emitted, folder, tensors, check)
+        return write(emitted, folder, tensors, lambda at: {"certificate": check(at), "proof": _proof(at) if prove else None})
+
+
+def _check_provable(target: str) -> None:
+    """Refuse before any work is done what cannot be proven."""
+    from .prove import Missing, ready
+    if target != "ort-cuda":
+        raise Diagnostics([diagnostic("bad-command", f"`--prove` finds kernels of CUDA, and this export is for {target}",
+                                      help="add `--target ort-cuda`")])
+    try:
+        ready()
+    except Missing as missing:
+        raise _unproven(missing) from None
+
+
+def _proof(folder: Path) -> dict[str, Any]:
+    from .prove import Missing, prove
+    try:
+        return prove(folder)
+    except Missing as missing:
+        raise _unproven(missing) from None
+
+
+def _unproven(missing: Missing) -> Diagnostics:
+    return Diagnostics([diagnostic("cannot-prove", f"kernels cannot be proven: {missing}", help=missing.help)])
 
 
 def _arguments(graph: Graph) -> tuple[str, ...]:
@@ -60,8 +95,41 @@ def _weights(model: Model, weights: Any, init: int | None, module_needed: bool, 
     if file is not None and not module_needed:
         from .weights import open_weights
         return None, model.loader(stack.enter_context(open_weights(file)))
-    module = weights if weights is not None and file is None else model.module(seed=init, weights=file)
-    return module, _reader(module)
+    module = model.module(seed=init, weights=file) if weights is None or file is not None else _given(model, weights)
+    reader = _reader(module)
+    return (_plain(module) if module_needed else module), reader
+
+
+def _given(model: Model, weights: Any) -> Any:
+    """A caller's module, out of `torch.compile`'s wrapping. Raises Diagnostics when it is not a module of this model."""
+    import torch
+    if not isinstance(weights, torch.nn.Module):
+        raise Diagnostics([diagnostic("bad-weights", f"`weights` is a {type(weights).__name__}", note="expected a file or a PyTorch module",
+                                      help="save a state dict to a file, or load it into `model.module()`")])
+    module = getattr(weights, "_orig_mod", weights)
+    match_weights(state_shapes(model.graph), _State(module.state_dict()))
+    return module
+
+
+@dataclass(frozen=True)
+class _State:
+    """The tensors of a module, as weight files have them."""
+
+    held: Mapping[str, Any]
+    path: str = "the module"
+
+    def names(self) -> list[str]:
+        return [*self.held]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self.held[name].shape)
+
+
+def _plain(module: Any) -> Any:
+    """The module in float32 on the CPU, as the certificate runs it: itself where it is that, else a copy."""
+    import torch
+    plain = all(t.device.type == "cpu" and t.dtype == torch.float32 for t in module.state_dict().values())
+    return module if plain else copy.deepcopy(module).cpu().float()
 
 
 def _reader(module: Any) -> Any:

@@ -15,6 +15,7 @@ from .show import show
 if TYPE_CHECKING:
     import torch
 
+    from .expect import Expectation
     from .runtime.manifest import Manifest
 
 
@@ -37,6 +38,11 @@ class Model:
     def over(self) -> tuple[Diagnostic, ...]:
         """The limits of the spec's `budget:` that the model exceeds."""
         return self._compiled.over
+
+    @property
+    def contract(self) -> tuple[Expectation, ...]:
+        """What the spec's `expect:` asks of exports."""
+        return self._compiled.contract
 
     @property
     def graph(self) -> Graph:
@@ -88,14 +94,17 @@ class Model:
                     state[name].copy_(torch.from_numpy(loader(name)))
 
     def export(self, folder: str | Path, weights: str | Path | torch.nn.Module | None = None, init: int | None = None,
-               target: str = "ort-cpu", dtype: str = "float32", certify: str = "sweep", without: tuple[str, ...] = ()) -> Manifest:
+               target: str = "ort-cpu", dtype: str = "float32", certify: str = "sweep", without: tuple[str, ...] = (),
+               require_fused: bool = False, prove: bool = False) -> Manifest:
         """Write `folder/model.onnx`, its weights and `folder/manifest.json`, and certify it against PyTorch.
 
         Give `weights` (a file, or a module of this model) or `init` (a seed). `certify` is sweep, full or none.
-        Raises Diagnostics; an export that fails leaves the folder as it was.
+        A site that takes another form than `expect:` asks for, or with `require_fused` an attention site that is not fused, raises
+        `CheckFailed`. `prove` finds the kernels that CUDA selects (`manifest.proof`). Raises Diagnostics; an export that fails leaves
+        the folder as it was.
         """
         from .export import export
-        return export(self, Path(folder), weights, init, target, dtype, certify, frozenset(without))
+        return export(self, Path(folder), weights, init, target, dtype, certify, frozenset(without), require_fused, prove)
 
     @property
     def spec_text(self) -> str:

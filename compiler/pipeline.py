@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .budget import over
+from .expect import Expectation, expectations
 from .ir.graph import Graph
 from .lang.diagnostic import Diagnostic, Diagnostics, Sink, fault
 from .lang.source import Source
@@ -34,6 +35,7 @@ class Compiled:
     graph: Graph
     warnings: tuple[Diagnostic, ...]
     over: tuple[Diagnostic, ...] = ()         # limits of `budget:` that the model exceeds
+    contract: tuple[Expectation, ...] = ()    # of `expect:`
 
     def lowered(self) -> Graph:
         """The graph that every target is made from."""
@@ -58,9 +60,9 @@ def front(path: str | Path, sizes: Mapping[str, str] | None = None) -> Compiled:
     graph = elaborate(spec, sink)
     sink.check()
     assert graph is not None
-    limits = over(graph, spec.budget, sink)
+    limits, contract = over(graph, spec.budget, sink), expectations(graph, spec.expect, sink)
     sink.check()
-    return Compiled(spec, graph, tuple(sink.warnings), tuple(limits))
+    return Compiled(spec, graph, tuple(sink.warnings), tuple(limits), tuple(contract))
 
 
 def validate(path: str | Path, sizes: Mapping[str, str] | None = None) -> tuple[Diagnostic, ...]:

@@ -46,7 +46,7 @@ def export_report(manifest: Any, folder: Path, all_sites: bool) -> str:
     rows = [(str(folder / name), size((folder / name).stat().st_size)) for name in names]
     lines += ["  " + line for line in columns(rows, frozenset({1}))]
     lines += _sites(manifest.sites, all_sites)
-    return "\n".join([*lines, *_certificate(manifest.certificate)]) + "\n"
+    return "\n".join([*lines, *_certificate(manifest.certificate), *_proof(manifest.proof, all_sites)]) + "\n"
 
 
 def _sites(sites: Sequence[Mapping[str, Any]], everything: bool) -> list[str]:
@@ -71,6 +71,17 @@ def _certificate(found: Mapping[str, Any] | None) -> list[str]:
             f" (relative {found['max_rel']:.1e}, allowed {found['rtol']:.0e})")
     told = (*found.get("differences", ()), *found.get("nan", ()))
     return [head, *(f"    {d}" for d in told), *([f"    {found['note']}"] if "note" in found else [])]
+
+
+def _proof(found: Mapping[str, Any] | None, everything: bool) -> list[str]:
+    """Which attention kernels run on CUDA, or are selected in a dry run."""
+    if found is None:
+        return []
+    kernels = ", ".join(f"{kernel} x{n}" for kernel, n in found["kernels"].items()) or "no attention kernels"
+    lines = [f"  proof {found['status']}: {kernels} {found['how']}, {found['runtime']}, at {' and '.join(found['cases'])}"]
+    if everything:
+        lines += ["    " + line for line in columns([(s["path"], s["form"], *(k or "none" for k in s["kernels"])) for s in found["sites"]])]
+    return lines + [f"    {s}" for s in found["shortfalls"]]
 
 
 def run_report(provider: str, inputs: Mapping[str, Any], rows: Sequence[Any], output: Path | None) -> str:

@@ -81,8 +81,8 @@ class Input:
 
 @dataclass(frozen=True)
 class Manifest:
-    """`structure` and `identity` are the graph's hashes; `sites` the fusion report; `certificate` None when skipped, `proof` of kernels on
-    CUDA None when not asked for."""
+    """`structure` and `identity` are the graph's hashes; `sites` the fusion report; `certificate` None when skipped; `proof`, of the
+    kernels on CUDA, None when not asked for."""
 
     name: str
     form: str

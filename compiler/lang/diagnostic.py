@@ -42,6 +42,10 @@ class Diagnostics(Exception):
         super().__init__("; ".join(f"{_where(d)}{d.code}: {d.headline}" for d in self.items))
 
 
+class CheckFailed(Diagnostics):
+    """What a check of a right spec found: on the command line the export fails and exits 1."""
+
+
 class Fault(Exception):
     """One error, raised deep inside a stage; the nearest `Sink.catch` records it and the stage goes on."""
 

@@ -153,5 +153,5 @@ class Spec:
     source: Source
     tree: TreeMapping
     checkpoint: TreeMapping | None = None
-    expect: Tree | None = None
+    expect: TreeMapping | None = None
     budget: TreeMapping | None = None

@@ -218,10 +218,10 @@ def _why_not_fused(op: Attention, site: Site) -> str | None:
 
 
 def _why_not_as_it_is(op: Attention, site: Site) -> str | None:
-    odd = [f"{port}s" for port in ("query", "value") if (tensor(site.inputs, port).shape[3].value or 0) % 8]
+    odd = [port for port in ("query", "value") if (tensor(site.inputs, port).shape[3].value or 0) % 8]
     if not odd or site.target != "ort-cuda":
         return _why_not_fused(op, site)
-    width = tensor(site.inputs, odd[0].removesuffix("s")).shape[3]
+    width = tensor(site.inputs, odd[0]).shape[3]
     return f"heads of {' and '.join(odd)} are {width} wide, and CUDA's fused kernels take multiples of 8"
 
 

@@ -47,7 +47,8 @@ class Parameter:
 class Form:
     """One way to write an op in ONNX. `when` returns None where the form is legal, else the reason why not.
 
-    `fused` forms are one kernel of the target's runtime.
+    `fused` forms are one kernel of the target's runtime. `joined` is what a form is called where ONNX Runtime's kernel for it
+    adds the residual before it too.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Form:
     when: Callable[[Any, Site], str | None]
     emit: Callable[..., Any]
     fused: bool = True
+    joined: str | None = None
 
 
 @dataclass(frozen=True)

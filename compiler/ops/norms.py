@@ -58,7 +58,7 @@ class LayerNorm(Pointwise):
         return g.op("LayerNormalization", ports["in"], weight, ports["bias"], axis=-1, epsilon=float(self.eps), stash_type=1)
 
     def forms(self) -> tuple[Form, ...]:
-        return (Form("LayerNormalization", ALL_TARGETS, lambda op, site: None, LayerNorm.onnx),)
+        return (Form("LayerNormalization", ALL_TARGETS, lambda op, site: None, LayerNorm.onnx, joined="SkipLayerNormalization"),)
 
 
 OFFSET_RMS_NORM = '''
@@ -135,7 +135,8 @@ class RmsNorm(Pointwise):
         def anywhere(op: Any, site: Site) -> str | None:
             return None
 
-        return (Form("RMSNormalization-23", frozenset({"ort-cuda", "ort-cpu"}), anywhere, RmsNorm.fused),
+        return (Form("RMSNormalization-23", frozenset({"ort-cuda", "ort-cpu"}), anywhere, RmsNorm.fused,
+                     joined="SkipSimplifiedLayerNormalization"),
                 Form("decomposed", ALL_TARGETS, anywhere, RmsNorm.decomposed, fused=False))
 
 

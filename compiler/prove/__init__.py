@@ -5,6 +5,6 @@ chooses kernels over a stand-in device (`device.cpp`) that computes nothing. So 
 """
 
 from .build import Missing, standin
-from .proof import prove
+from .proof import prove, ready
 
-__all__ = ["Missing", "prove", "standin"]
+__all__ = ["Missing", "prove", "ready", "standin"]

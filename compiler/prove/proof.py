@@ -27,12 +27,19 @@ _KERNEL = re.compile(r"Node=(\S+) .*SdpaKernel=(\w+)")
 
 @dataclass(frozen=True)
 class Found:
-    """One run of the probe: the kernel of each node in each case, and what ran on the CPU."""
+    """One run of the probe: the kernel of each node in each case, what ran on the CPU, and why it stopped, if it did."""
 
     how: str
     runtime: str
     kernels: tuple[Mapping[str, str], ...]
     on_cpu: tuple[Mapping[str, Any], ...]
+    error: str | None = None
+
+
+def ready() -> None:
+    """Raises `Missing` where there is neither a GPU nor what a dry run needs."""
+    if not _gpu():
+        standin()
 
 
 def prove(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -40,14 +47,15 @@ def prove(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
     `status` is `failed` where a site of a fused form gets another kernel than FLASH, EFFICIENT or CUDNN, or where a node on the
     CPU does more than compute sizes; `shortfalls` say so.
+    `kernels` counts those of all cases, `sites` lists each site's by case.
     """
     folder, manifest = Path(folder), read(folder)
     cases = [case(manifest, n) for n in LENGTHS]
     found = (_probe(folder, cases, {}, "ran") if _gpu() else None) or _dry(folder, cases)
     names = [" ".join(f"{k}={v}" for k, v in c.items()) for c in cases]
     sites = _sites(manifest, found.kernels)
-    short = [s for site in sites for s in _site_shortfalls(site, names)] + _strays(found.on_cpu)
-    kernels = Counter(FUSED.get(k, str(k)) for site in sites for k in site["kernels"])
+    short = [found.error] if found.error else [s for site in sites for s in _site_shortfalls(site, names)] + _strays(found.on_cpu)
+    kernels = Counter(FUSED.get(k, str(k)) for site in sites for k in site["kernels"] if k)
     return {"status": "failed" if short else "passed", "how": found.how, "runtime": found.runtime, "cases": names,
             "kernels": dict(sorted(kernels.items())), "sites": sites, "shortfalls": short}
 
@@ -87,8 +95,7 @@ def _probe(folder: Path, cases: list[dict[str, int]], settings: Mapping[str, str
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
-        last = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
-        raise Missing(f"the model did not run on CUDA ({how}): {last}", "run it with `nnspec run --device cuda` for the whole message")
+        return Found(how, "ONNX Runtime", (), (), "the model does not run on CUDA: " + _reason(done))
     end = json.loads(lines[-1])
     kernels: list[dict[str, str]] = []
     for line in lines[:-1]:
@@ -97,6 +104,13 @@ def _probe(folder: Path, cases: list[dict[str, int]], settings: Mapping[str, str
         elif match := _KERNEL.search(line):
             kernels[-1][match.group(1)] = match.group(2)
     return Found(how, end["runtime"], tuple(kernels), tuple(end["on_cpu"])) if end["provider"] == "CUDAExecutionProvider" else None
+
+
+def _reason(done: subprocess.CompletedProcess[str]) -> str:
+    """The headline and the notes of the error that ended the probe."""
+    lines = done.stderr.strip().splitlines()
+    start = max((i for i, line in enumerate(lines) if "ArtifactError" in line), default=len(lines) - 1)
+    return " ".join(line.strip() for line in lines[start:])[:2000] or f"it ended with {done.returncode}"
 
 
 def _sites(manifest: Manifest, kernels: Iterable[Mapping[str, str]]) -> list[dict[str, Any]]:

@@ -50,7 +50,7 @@ def decode(source: Source, tree: Tree, library: Iterable[tuple[Source, Mapping, 
     unit = decoder.unit(source, tree, [units[s] for s in (units if uses is None else uses) if s in units])
     with sink.catch():
         main = decoder.main(unit, tree)
-        return Spec(main.name.text, main.about, unit, main, source, tree, _mapping(tree, "checkpoint"), tree.get("expect"),
+        return Spec(main.name.text, main.about, unit, main, source, tree, _mapping(tree, "checkpoint"), _mapping(tree, "expect"),
                     _mapping(tree, "budget"))
     return None
 

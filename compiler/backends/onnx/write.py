@@ -19,6 +19,7 @@ from onnx import ModelProto, TensorProto
 from ... import __version__
 from ...ir.parameters import count
 from ...lang.diagnostic import Diagnostics, diagnostic
+from ...weight_names import fold
 from ...runtime.manifest import NAME, DataFile, Manifest, ModelFile, encode
 from .builder import ELEMENT, Recipe
 from .emit import Emitted
@@ -40,9 +41,9 @@ def write(emitted: Emitted, folder: str | os.PathLike[str], tensors: Tensors, ch
     """Write `folder/model.onnx`, its weights and `folder/manifest.json`; returns the manifest.
 
     `tensors` gives the parameter at a path, a float array of the spec's shape; each is asked for when it is written and not
-    kept. `check` is given the artifact while it still lies in a folder of its own, and returns its certificate. Then the files
-    appear whole, one after another, the manifest last; data files of an earlier export are removed after it. A failure, of
-    `check` too, leaves the folder as it was. Raises Diagnostics: `cannot-write`, `checkpoint-mismatch` for a parameter of
+    kept. `check` is given the artifact while it still lies in a folder of its own, and returns fields of the manifest:
+    `certificate`, `proof`. Then the files appear whole, one after another, the manifest last; data files of an earlier export are
+    removed after it. A failure, of `check` too, leaves the folder as it was. Raises Diagnostics: `cannot-write`, `checkpoint-mismatch` for a parameter of
     another shape, `bad-weights` for one that does not fit the dtype or is not finite, and what `tensors` and `check` raise.
     """
     folder = Path(folder)
@@ -52,7 +53,7 @@ def write(emitted: Emitted, folder: str | os.PathLike[str], tensors: Tensors, ch
             staged = Path(name)
             manifest = _stage(emitted, staged, tensors)
             if check is not None:
-                manifest = replace(manifest, certificate=check(staged))
+                manifest = replace(manifest, **check(staged))
                 (staged / NAME).write_bytes(encode(manifest).encode())
             kept = [d.file for d in manifest.data]
             with _alone(folder):
@@ -239,9 +240,16 @@ class Unfit:
         self.found.setdefault((name, kind), str(given[where].flat[0]))
 
     def check(self) -> None:
-        """Raises Diagnostics (`bad-weights`) that name every parameter found."""
-        texts = {"large": (f"which is too large for {self.dtype}", "export it in bfloat16 or float32"),
-                 "infinite": ("which is not a finite number", "training diverged, or the file is damaged: use other weights")}
-        if self.found:
-            raise Diagnostics([diagnostic("bad-weights", f"parameter {name} holds {value}, {texts[kind][0]}", help=texts[kind][1])
-                               for (name, kind), value in self.found.items()])
+        """Raises Diagnostics (`bad-weights`) that name every parameter found, copies of one layer together."""
+        wrong = []
+        wider = "export it in bfloat16 or float32" if self.dtype == "float16" else "the file was saved in a wider format: use other weights"
+        for kind, what, help in (("large", f"too large for {self.dtype}", wider),
+                                 ("infinite", "not finite", "training diverged, or the file is damaged: use other weights")):
+            names = [name for name, k in self.found if k == kind]
+            if names:
+                first = f"{names[0]} holds {self.found[names[0], kind]}"
+                notes = [name for name, _ in fold((n, "") for n in names)] if len(names) > 1 else []
+                headline = f"parameter {first}, which is {what}" if len(names) == 1 else f"{len(names)} parameters are {what}: {first}"
+                wrong.append(diagnostic("bad-weights", headline, note=notes[:8], help=help))
+        if wrong:
+            raise Diagnostics(wrong)

@@ -1,0 +1,88 @@
+"""ONNX Runtime's CUDA provider over the stand-in device: the kernel of every attention site, and what is left to the CPU.
+
+Sizes are reduced; the widths of heads are those of the models, because kernels are chosen by them. Rows are padded wherever a
+spec has lengths.
+"""
+
+from pathlib import Path
+
+import nnspec
+import pytest
+from nnspec.prove import Missing, ready
+
+try:
+    ready()
+except Missing as missing:
+    pytest.skip(f"{missing}: {missing.help}", allow_module_level=True)
+
+HARD = Path(__file__).parents[1] / "specs" / "hard"
+SMALL = {"vocab": 97, "width": 128, "layers": 2, "heads": 2}
+DECODER = {"vocab": 97, "width": 512, "layers": 2, "heads": 4, "kv_heads": 2, "hidden": 96}
+SPECS = {                                          # spec, sizes, sites of attention
+    "transformer-base": ("transformer-base", SMALL | {"hidden": 96}, 6),
+    "bert-base": ("bert-base", SMALL | {"hidden": 96}, 2),
+    "gpt2": ("gpt2", SMALL, 2),
+    "additive-seq2seq": ("additive-seq2seq", {"source_vocab": 97, "target_vocab": 97, "embed": 24, "hidden": 40, "align": 32}, 0),
+    "gemma2": (HARD / "gemma2.yaml", {"head_width": 256, "layers": 4}, 4),
+    "t5": (HARD / "t5.yaml", {"layers": 2}, 6),
+    "llama-3-8b": ("llama-3-8b", DECODER, 2),
+    "mistral-7b": ("mistral-7b", DECODER | {"window": 200}, 2),
+}
+EVERY = ("transformer-base", "bert-base", "gpt2", "additive-seq2seq", "gemma2", "t5")
+CASES = [(name, dtype, ()) for name in EVERY for dtype in ("float32", "float16", "bfloat16")]
+CASES += [(name, "float16", ()) for name in ("llama-3-8b", "mistral-7b")]
+CASES += [("transformer-base", "float16", ("source_length",)), ("bert-base", "float16", ("length",)), ("gpt2", "float32", ("length",))]
+FUSED = {"FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_FLASH_ATTENTION"}
+
+
+def proof_of(spec, folder, **how):
+    return nnspec.load(spec, sizes=how.pop("sizes", {})).export(folder, init=1, target="ort-cuda", certify="none", prove=True, **how).proof
+
+
+def written(folder, text):
+    (folder / "spec.yaml").write_text(text.lstrip())
+    return folder / "spec.yaml"
+
+
+@pytest.mark.parametrize(("name", "dtype", "without"), CASES)
+def test_every_attention_site_is_fused_and_nothing_is_left_to_the_cpu(tmp_path, name, dtype, without):
+    spec, sizes, count = SPECS[name]
+    proof = proof_of(spec, tmp_path / "out", sizes=sizes, dtype=dtype, without=without)
+    assert proof["shortfalls"] == [] and proof["status"] == "passed"
+    assert len(proof["sites"]) == count
+    assert all(len(s["kernels"]) == 2 and set(s["kernels"]) <= FUSED for s in proof["sites"])
+    assert [[part.partition("=")[2] for part in case.split()[1:]] for case in proof["cases"]] == [
+        [str(n)] * (len(proof["cases"][0].split()) - 1) for n in (128, 511)]
+
+
+ATTENDS = """
+nnspec: 1
+inputs: {x: "float[B, S, 24]"}
+graph:
+  heads: {op: rearrange, in: x, as: "b s (h d) -> b h s d", h: 2}
+  attended: {op: attention, query: heads, key: heads, value: heads}
+outputs: [attended]
+"""
+
+
+def test_a_form_that_is_not_fused_after_all_is_found(tmp_path, monkeypatch):
+    """Heads of width 12 taken as they are: no fused kernel of ONNX Runtime has them."""
+    spec = written(tmp_path, ATTENDS)
+    assert proof_of(spec, tmp_path / "wide")["status"] == "passed"
+    monkeypatch.setattr("nnspec.ops.attention._why_not_as_it_is", lambda op, site: None)
+    proof = proof_of(spec, tmp_path / "plain")
+    assert proof["status"] == "failed" and proof["kernels"] == {"MATH": 2}
+    assert proof["shortfalls"] == [f"`attended` (line 5) gets MATH at B=3 S={n}" for n in (128, 511)]
+
+
+def test_a_node_on_the_cpu_is_found(tmp_path):
+    """ONNX Runtime has a GRU for CUDA only in the variant that resets after the product."""
+    spec = written(tmp_path, """
+nnspec: 1
+inputs: {x: "float[B, S, 8]"}
+graph: {states: {op: gru, in: x, hidden: 8, reset: before}}
+outputs: {states: states}
+""")
+    proof = proof_of(spec, tmp_path / "out")
+    assert proof["status"] == "failed"
+    assert [s.split()[0] for s in proof["shortfalls"]] == ["GRU"]
