@@ -60,13 +60,12 @@ class Findings:
 def certify(folder: Path, module: Any, arguments: Sequence[str], dtype: str, full: bool) -> dict[str, Any]:
     """Run both on the same inputs; returns what goes into the manifest.
 
-    `module` is the float32 module, `arguments` the inputs in the order of its `forward`. A file that does not load or run is a
+    `module` is in float32 on the CPU, `arguments` the inputs in the order of its `forward`. A file that does not load or run is a
     difference. NaN on both sides agrees, but is told; an output that was never a number in any case proves nothing, and fails.
     """
     rtol, atol = TOLERANCES[dtype]
     manifest, found = read(folder), Findings()
     cases = list(sweep(manifest, full))
-    module = module.eval()
     try:
         artifact = runtime.open(folder)
         for k, case in enumerate(progress(cases, "certifying")):
@@ -76,7 +75,7 @@ def certify(folder: Path, module: Any, arguments: Sequence[str], dtype: str, ful
             except runtime.ArtifactError as error:
                 found.wrong.append(f"{case}: {_sentence(error)}")
             except Exception as error:      # whatever a module raises
-                found.wrong.append(f"{case}: PyTorch fails: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+                found.wrong.append(f"{case}: PyTorch fails: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
             else:
                 found.add(case, got, want, rtol, atol)
     except runtime.ArtifactError as error:
@@ -139,7 +138,13 @@ def reference(module: Any, arguments: Sequence[str], arrays: Mapping[str, np.nda
     for name in arguments:
         tensor = torch.from_numpy(np.asarray(arrays[name])) if name in arrays else None
         given.append(tensor.float() if tensor is not None and tensor.is_floating_point() else tensor)
-    with torch.no_grad():
-        out = module(*given)
+    modes = {part: part.training for part in module.modules()}
+    module.eval()
+    try:
+        with torch.no_grad():
+            out = module(*given)
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
     named = out if isinstance(out, dict) else {manifest.outputs[0].name: out}
     return {name: value.detach().numpy() for name, value in named.items()}

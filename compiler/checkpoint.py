@@ -9,7 +9,7 @@ model does not need, such as a head.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,13 +17,13 @@ import numpy as np
 
 from .ir.dimension import Dim
 from .ir.evaluate import evaluate
-from .lang.diagnostic import Sink, fault, suggest
+from .lang.diagnostic import Diagnostics, Sink, diagnostic, fault, suggest
 from .lang.expression import parse_expression
 from .lang.tree import Mapping as TreeMapping
 from .lang.tree import Scalar, Sequence
 from .ops.base import OpFault
 from .ops.patterns import parse_pattern, regroup
-from .weight_names import match_weights
+from .weight_names import fold, match_weights
 
 Shape = tuple[int, ...]
 KEYS = ("from", "as")
@@ -220,5 +220,15 @@ def match(file: Any, rules: list[Rule], ignored: list[str], shapes: Mapping[str,
     found = {p: Source(p, s) for p, s in shapes.items()} if own else sources(rules, shapes, sink)
     sink.check()
     match_weights({s.name: s.shape for s in found.values()}, Needed(file, () if own else tuple(ignored)))
+    _check_floats(file, dict.fromkeys(s.name for s in found.values()))
     return Loader(file, found)
+
+
+def _check_floats(file: Any, names: Iterable[str]) -> None:
+    """Integers are not silently taken for the numbers that they stand for in a quantised file."""
+    other = [(name, file.dtype(name)) for name in names if "float" not in file.dtype(name)]
+    if other:
+        lines = [f"`{name}` is {dtype}" for name, dtype in fold(other)]
+        raise Diagnostics([diagnostic("bad-weights", f"`{file.path}` holds {len(other)} of the parameters as other numbers than floats",
+                                      note=lines[:8], help="save them as floats; a quantised file has to be dequantised first")])
 

@@ -198,7 +198,8 @@ def _agreement(manifest: Manifest, session: onnxruntime.InferenceSession) -> lis
                 found = f"is {kinds[name]}" if name in kinds else "does not exist"
                 problems.append(f"{what} `{x.name}` of `{NAME}` is {x.dtype}; in `{manifest.model.file}` it {found}")
             elif not _alike(x.shape, shapes[name]):
-                problems.append(f"{what} `{x.name}` of `{NAME}` is {_axes(x.shape)}; in `{manifest.model.file}` it is {_axes(shapes[name])}")
+                problems.append(f"{what} `{x.name}` of `{NAME}` is {_axes(x.shape)}; "
+                                f"in `{manifest.model.file}` it is {_axes(shapes[name])}")
         problems += [f"{what} `{x.name}` of `{manifest.model.file}` is not in `{NAME}`"
                      for x in needed if x.name not in {y.name for y in listed}]
     return [ArtifactError("bad-artifact", p, helps="export the model again") for p in problems]

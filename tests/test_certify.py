@@ -94,7 +94,8 @@ MUTATIONS = {
     "lengths that the GRU does not see": op("GRU", lambda given, settings: ((*given[:4], None, *given[5:]), settings)),
     "attention over masked keys": op("Attention", lambda given, settings: (given[:3], settings)),
     "attention with another scale": op("Attention", attribute("scale", 0.4)),
-    "a delay by one step less": method(Delay, "onnx", lambda plain: lambda self, g, **ports: plain(replace(self, by=self.by - 1), g, **ports)),
+    "a delay by one step less": method(
+        Delay, "onnx", lambda plain: lambda self, g, **ports: plain(replace(self, by=self.by - 1), g, **ports)),
     "a mask of the other polarity": method(LengthMask, "onnx", lambda plain: lambda self, g, **ports: g.op("Not", plain(self, g, **ports))),
     "a scan in the other direction": op("Scan", attribute("scan_input_directions", [0, 0])),
     "carries that go on past the end": method(scan, "_frozen", lambda plain: lambda loop, g, name, alive, change: change[1]),
@@ -193,8 +194,10 @@ def test_a_module_that_fails_is_a_difference_and_no_traceback(tmp_path):
     (tmp_path / "spec.yaml").write_text("""nnspec: 1
 name: beyond
 inputs: {ids: "int64[B]"}
-graph: {near: {op: embedding, in: ids, entries: 9, width: 2}, more: {op: add, in: [ids, 8]}, far: {op: embedding, in: more, entries: 9, width: 2}}
+graph:
+  near: {op: embedding, in: ids, entries: 9, width: 2}
+  far: {op: embedding, in: {op: add, in: [ids, 8]}, entries: 9, width: 2}
 outputs: {near: near, far: far}
 """)
     found = nnspec.load(tmp_path / "spec.yaml").export(tmp_path / "out", init=0).certificate
-    assert found["status"] == "failed" and "Gather of `far` (line 4 of the spec) fails" in found["differences"][0]
+    assert found["status"] == "failed" and "Gather of `far` (line 6 of the spec) fails" in found["differences"][0]

@@ -126,12 +126,11 @@ def test_a_full_disk(model, tmp_path):
 def test_weights_that_are_not_finite_are_named_all_at_once(model, tmp_path, dtype):
     module = model.module(seed=1)
     with torch.no_grad():
-        module.up.weight[3, 5], module.out.bias[1] = float("nan"), float("-inf")
+        module.up.weight[3, 5], module.out.bias[1] = float("nan"), float("-inf")          # and no other
     with pytest.raises(Diagnostics) as found:
         model.export(tmp_path / "out", weights=module, dtype=dtype, target="ort-cuda")
-    assert [d.headline for d in found.value.items] == [
-        "parameter `up.weight` holds nan, which is not a finite number",
-        "parameter `out.bias` holds -inf, which is not a finite number"]
+    (item,) = found.value.items
+    assert item.headline == "2 parameters are not finite: `up.weight` holds nan" and item.notes == ("`up.weight`", "`out.bias`")
     assert not (tmp_path / "out").exists()
 
 
@@ -146,3 +145,31 @@ def test_an_artifact_is_not_seen_before_it_is_certified(model, tmp_path, monkeyp
     monkeypatch.setattr("nnspec.export.certify", look)
     model.export(tmp_path / "out", init=2)
     np.testing.assert_allclose(run(tmp_path / "out"), wanted(model, 2), atol=1e-5)
+
+
+@pytest.mark.parametrize("change", [lambda m: m.half(), lambda m: m.double(), lambda m: m.train(), torch.compile, lambda m: m.bfloat16()])
+def test_modules_of_other_dtypes_and_modes(model, tmp_path, change):
+    module = change(model.module(seed=4))
+    modes = [part.training for part in module.modules()]
+    manifest = model.export(tmp_path, weights=module)
+    assert manifest.certificate["status"] == "passed", manifest.certificate
+    np.testing.assert_allclose(run(tmp_path), wanted(model, 4), atol=2e-2)
+    assert [part.training for part in module.modules()] == modes
+
+
+@pytest.mark.parametrize(("weights", "code"), [(torch.nn.Linear(40, 40), "checkpoint-mismatch"), ({"up.weight": X}, "bad-weights")])
+def test_weights_that_are_no_module_of_the_model(model, tmp_path, weights, code):
+    with pytest.raises(Diagnostics) as found:
+        model.export(tmp_path / "out", weights=weights)
+    assert [d.code for d in found.value.items] == [code]
+
+
+@pytest.mark.parametrize("certify", ["sweep", "none"])
+def test_integers_are_not_taken_for_floats(model, tmp_path, certify):
+    state = {name: tensor.numpy() for name, tensor in model.module(seed=1).state_dict().items()}
+    state["up.weight"] = (state["up.weight"] * 100).astype(np.int8)
+    np.savez(tmp_path / "w.npz", **state)
+    with pytest.raises(Diagnostics) as found:
+        model.export(tmp_path / "out", weights=tmp_path / "w.npz", certify=certify)
+    (item,) = found.value.items
+    assert item.code == "bad-weights" and item.notes == ("`up.weight` is int8",)

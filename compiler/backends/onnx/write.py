@@ -19,8 +19,8 @@ from onnx import ModelProto, TensorProto
 from ... import __version__
 from ...ir.parameters import count
 from ...lang.diagnostic import Diagnostics, diagnostic
-from ...weight_names import fold
 from ...runtime.manifest import NAME, DataFile, Manifest, ModelFile, encode
+from ...weight_names import fold
 from .builder import ELEMENT, Recipe
 from .emit import Emitted
 from .interface import interface
@@ -42,9 +42,10 @@ def write(emitted: Emitted, folder: str | os.PathLike[str], tensors: Tensors, ch
 
     `tensors` gives the parameter at a path, a float array of the spec's shape; each is asked for when it is written and not
     kept. `check` is given the artifact while it still lies in a folder of its own, and returns fields of the manifest:
-    `certificate`, `proof`. Then the files appear whole, one after another, the manifest last; data files of an earlier export are
-    removed after it. A failure, of `check` too, leaves the folder as it was. Raises Diagnostics: `cannot-write`, `checkpoint-mismatch` for a parameter of
-    another shape, `bad-weights` for one that does not fit the dtype or is not finite, and what `tensors` and `check` raise.
+    `certificate`, `proof`. Then the files appear whole, one after another, the manifest last; data files of an earlier export
+    are removed after it. A failure, of `check` too, leaves the folder as it was. Raises Diagnostics: `cannot-write`,
+    `checkpoint-mismatch` for a parameter of another shape, `bad-weights` for one that does not fit the dtype or is not finite,
+    and what `tensors` and `check` raise.
     """
     folder = Path(folder)
     made = _folders(folder)
