@@ -8,7 +8,9 @@ from pathlib import Path
 
 import nnspec
 import pytest
+from nnspec.cli import main
 from nnspec.prove import Missing, ready
+from nnspec.runtime.manifest import read
 
 try:
     ready()
@@ -63,6 +65,12 @@ graph:
   attended: {op: attention, query: heads, key: heads, value: heads}
 outputs: [attended]
 """
+GRU = """
+nnspec: 1
+inputs: {x: "float[B, S, 8]"}
+graph: {states: {op: gru, in: x, hidden: 8, reset: before}}
+outputs: {states: states}
+"""
 
 
 def test_a_form_that_is_not_fused_after_all_is_found(tmp_path, monkeypatch):
@@ -77,12 +85,28 @@ def test_a_form_that_is_not_fused_after_all_is_found(tmp_path, monkeypatch):
 
 def test_a_node_on_the_cpu_is_found(tmp_path):
     """ONNX Runtime has a GRU for CUDA only in the variant that resets after the product."""
-    spec = written(tmp_path, """
-nnspec: 1
-inputs: {x: "float[B, S, 8]"}
-graph: {states: {op: gru, in: x, hidden: 8, reset: before}}
-outputs: {states: states}
-""")
+    spec = written(tmp_path, GRU)
     proof = proof_of(spec, tmp_path / "out")
     assert proof["status"] == "failed"
     assert [s.split()[0] for s in proof["shortfalls"]] == ["GRU"]
+
+
+def test_the_command_prints_the_proof_and_keeps_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, ATTENDS)
+    with pytest.raises(SystemExit) as done:
+        main(["export", "spec.yaml", "--init", "1", "-o", "out", "--target", "ort-cuda", "--dtype", "float16", "--prove"])
+    assert done.value.code == 0
+    proof = read("out").proof
+    assert proof["status"] == "passed" and proof["how"] in ("ran", "selected (dry run)") and sum(proof["kernels"].values()) == 2
+    kernels = ", ".join(f"{kernel} x{n}" for kernel, n in proof["kernels"].items())
+    assert f"proof passed: {kernels} {proof['how']}, {proof['runtime']}, at B=3 S=128 and B=3 S=511\n" in capsys.readouterr().out
+
+
+def test_a_failed_proof_exits_1(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, GRU)
+    with pytest.raises(SystemExit) as done:
+        main(["export", "spec.yaml", "--init", "1", "-o", "out", "--target", "ort-cuda", "--certify", "none", "--prove"])
+    assert done.value.code == 1
+    assert "proof failed: no attention kernels" in capsys.readouterr().out
