@@ -125,3 +125,10 @@ def test_random_ids_and_sizes_fit_what_the_model_needs():
     arrays = random_inputs(manifest, {"B": 40}, seed=1)
     assert arrays["x"].shape[1] >= 12
     assert arrays["at"].min() == 0 and 3 < arrays["at"].max() < arrays["x"].shape[1]
+
+
+@pytest.mark.parametrize(("sizes", "seed", "text"), [({}, -1, "the seed cannot be -1"), ({"B": 10**30}, 0, "do not fit in memory")])
+def test_random_inputs_that_cannot_be_made(sizes, seed, text):
+    with pytest.raises(ArtifactError) as found:
+        random_inputs(make_manifest(), sizes, seed)
+    assert found.value.code == "bad-inputs" and text in found.value.headline

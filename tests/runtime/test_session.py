@@ -236,3 +236,20 @@ def test_profile(artifact, tmp_path):
     assert "layers.3.attention.query/MatMul" in path.read_text()
     with pytest.raises(ArtifactError, match="no folder"):
         runtime.open(artifact, profile=tmp_path / "nowhere" / "prof")
+
+
+@pytest.mark.parametrize("threads", [0, -1, 100_000])
+def test_threads_that_no_machine_has(artifact, threads):
+    with pytest.raises(ArtifactError) as found:
+        runtime.open(artifact, threads=threads)
+    assert found.value.code == "load-failed" and f"`threads` cannot be {threads}" in found.value.headline
+
+
+@pytest.mark.parametrize(("shape", "text"), [(("B",), "is [B]"), (("B", "S", 4), "is [B, S, 4]")])
+def test_a_manifest_edited_by_hand_is_compared_with_the_model(artifact, shape, text):
+    held = manifest.read(artifact)
+    tokens, residual, length = held.inputs
+    manifest.write(artifact, replace(held, inputs=(tokens, replace(residual, shape=shape), length)))
+    with pytest.raises(ArtifactError) as found:
+        runtime.open(artifact)
+    assert found.value.code == "bad-artifact" and text in found.value.headline and "in `model.onnx` it is [B, S, 3]" in found.value.headline
