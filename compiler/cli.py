@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from .lang.diagnostic import CheckFailed, Diagnostic, Diagnostics, Fault, diagnostic
+from .lang.diagnostic import CheckFailed, Diagnostic, Diagnostics, Fault, diagnostic, fault, nearest, suggest
 from .runtime.errors import ArtifactError
 
 FORMATS = ("text", "json", "github")
@@ -176,7 +176,9 @@ def compile_(spec: str, sets: tuple[str, ...], output: Path | None) -> None:
 def export(spec: str, sets: tuple[str, ...], output: Path, weights: Path | None, seed: int | None, target: str, dtype: str,
            certify: str, without: tuple[str, ...], sites: bool, require_fused: bool, prove: bool) -> None:
     """Write an ONNX model that ONNX Runtime runs, checked against PyTorch."""
-    if (weights is None) == (seed is None):
+    if weights is not None and seed is not None:
+        raise click.UsageError("`--weights` and `--init` exclude each other")
+    if weights is None and seed is None:
         raise click.UsageError("give the weights with `--weights FILE`, or random ones with `--init SEED`")
     from .printing import export_report
     model = compiled(spec, sets)
@@ -203,7 +205,10 @@ def run(folder: Path, inputs: Path | None, sizes: tuple[str, ...], seed: int, ou
     from .runtime.data import load_inputs, random_inputs, save_npz, table
     if inputs is not None and sizes:
         raise click.UsageError("`--inputs` and `--random` exclude each other")
-    artifact = runtime.open(folder, device, threads=threads, allow_fallback=allow_fallback)
+    artifact = runtime.open(folder, device, threads=threads, allow_fallback=allow_fallback, verify=True)
+    if (artifact.manifest.certificate or {}).get("status") == "failed":
+        report([diagnostic("failed-certificate", f"`{folder}` does not agree with PyTorch: its certificate failed", severity="warning",
+                           help="export it again and read what differs")])
     arrays = load_inputs(inputs) if inputs is not None else random_inputs(artifact.manifest, _dims(sizes), seed)
     outputs = artifact(**arrays)
     if output is not None:
@@ -229,8 +234,19 @@ def list_() -> None:
 
 
 @cli.command()
-@click.argument("code", required=False)
-def explain(code: str | None) -> None:
-    """Explain a diagnostic code; without one, list them."""
+@click.argument("name", required=False)
+def explain(name: str | None) -> None:
+    """Explain a diagnostic code, an op or a library block; without a name, list the codes."""
     from .explain import codes, page
-    print(page(code) if code else "\n".join(codes()))
+    if name is None:
+        print("\n".join(codes()))
+    elif name in codes():
+        print(page(name))
+    else:
+        from .reference import describe, names
+        found = describe(name)
+        if found is None:
+            known = [*names(), *codes()]
+            raise fault("unknown-code", f"`{name}` is no diagnostic code, op or library block", help=suggest(name, known, "names")[:1]
+                        if nearest(name, known) else ("`nnspec explain` lists the codes, `nnspec list` the ops and blocks",))
+        print(found, end="")

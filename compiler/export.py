@@ -37,6 +37,9 @@ def export(model: Model, folder: Path, weights: Any, init: int | None, target: s
     if (weights is None) == (init is None):
         raise Diagnostics([diagnostic("bad-command", "an export needs either weights or the seed of random ones",
                                       help="give `weights`, or `init`; on the command line `--weights FILE` or `--init SEED`")])
+    if dtype == "bfloat16" and target != "ort-cuda":
+        raise Diagnostics([diagnostic("bad-command", f"bfloat16 runs on CUDA only, and this export is for {target}",
+                                      help="add `--target ort-cuda`, or export float32 or float16")])
     if prove:
         _check_provable(target)
     emitted = emit(model.lowered, target, dtype, without, model.spec_text)

@@ -67,10 +67,13 @@ def _sites(sites: Sequence[Mapping[str, Any]], everything: bool) -> list[str]:
 def _certificate(found: Mapping[str, Any] | None) -> list[str]:
     if found is None or found.get("status") == "none":
         return ["  not certified (--certify none)"]
-    head = (f"  certificate {found['status']}: {found['cases']} cases against {found['against']}, largest difference {found['max_abs']:.2e}"
-            f" (relative {found['max_rel']:.1e}, allowed {found['rtol']:.0e})")
-    told = (*found.get("differences", ()), *found.get("nan", ()))
-    return [head, *(f"    {d}" for d in told), *([f"    {found['note']}"] if "note" in found else [])]
+    wrong = found.get("differences", ())
+    head = f"  certificate {found['status']}: {found['cases']} cases against {found['against']} on {found['on'] or 'no provider'}, "
+    head += f"{len(wrong)} differences" if wrong else (
+        f"largest difference {found['max_abs']:.1e} ({found['max_rel']:.0e} of the largest value; allowed {found['rtol']:.0e})")
+    told = [line for d in (*wrong, *found.get("nan", ())) for line in textwrap.wrap(d, 94)]
+    return [*textwrap.wrap(head, 98, initial_indent="  ", subsequent_indent="    "), *(f"    {d}" for d in told),
+            *([f"    {found['note']}"] if "note" in found else [])]
 
 
 def _proof(found: Mapping[str, Any] | None, everything: bool) -> list[str]:
@@ -86,7 +89,8 @@ def _proof(found: Mapping[str, Any] | None, everything: bool) -> list[str]:
 
 def run_report(provider: str, inputs: Mapping[str, Any], rows: Sequence[Any], output: Path | None) -> str:
     """The active provider, and a row for each output."""
-    given = ", ".join(f"{k} {list(getattr(v, 'shape', ())) or ''}".strip() for k, v in inputs.items())
+    import numpy as np
+    given = ", ".join(f"{k} {list(np.shape(v))}" for k, v in inputs.items())
     lines = [f"{provider} ran with {given}"]
     number = lambda x: "" if x is None else f"{x:.5g}"  # noqa: E731
     table = [("output", "dtype", "shape", "min", "mean", "max", "first")]
@@ -106,8 +110,8 @@ def library() -> str:
     rows = []
     for path in sorted(MODELS.glob("*.yaml")):
         about = load(path)[1].get("about")
-        rows.append((path.stem, about.text.split(". ")[0] if isinstance(about, Scalar) else ""))
-    lines += ["  " + line[:98] for line in columns(rows)]
+        rows.append((path.stem, " ".join(about.text.split()) if isinstance(about, Scalar) else ""))
+    lines += ["  " + (line if len(line) <= 98 else line[:94].rsplit(" ", 1)[0] + " ...") for line in columns(rows)]
     lines += ["", "blocks (use: [FILE])"]
     for path in sorted(BLOCKS.glob("*.yaml")):
         blocks = load(path)[1].get("blocks")

@@ -76,3 +76,10 @@ def test_language_snippets_are_yaml(snippet):
     from nnspec.lang.source import Source
     from nnspec.stages.parse import parse
     assert parse(Source("snippet", re.sub(r"^( *)(\w+): \1?\.\.\.$", "", snippet, flags=re.M)))
+
+
+def test_the_variant_is_the_library_s():
+    (shown,) = [b for b in blocks(LANGUAGE, "yaml") if b.startswith("base:")]
+    plain = "\n".join(re.sub(r"\s+#.*", "", line) for line in shown.splitlines())
+    assert plain in (ROOT / "specs/variants/gpt2-rotary.yaml").read_text()
+    assert nnspec("validate", "specs/variants/gpt2-rotary.yaml", cwd=ROOT).returncode == 0
