@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 from . import (
-    activations, attention, cells, contraction, convolution, elementwise, indexing, layout, linear, masks, norms, positions,
-    recurrent, reductions, values,
+    activations,
+    attention,
+    cells,
+    contraction,
+    convolution,
+    elementwise,
+    indexing,
+    layout,
+    linear,
+    masks,
+    norms,
+    positions,
+    recurrent,
+    reductions,
+    values,
 )
 from .base import Op
 

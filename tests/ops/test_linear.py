@@ -1,7 +1,6 @@
 """linear and embedding against numpy."""
 
 import numpy as np
-
 from nnspec.ops.linear import Embedding, Linear
 from support import check_op
 
