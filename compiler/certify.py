@@ -64,10 +64,11 @@ def certify(folder: Path, module: Any, arguments: Sequence[str], dtype: str, ful
     difference. NaN on both sides agrees, but is told; an output that was never a number in any case proves nothing, and fails.
     """
     rtol, atol = TOLERANCES[dtype]
-    manifest, found = read(folder), Findings()
+    manifest, found, provider = read(folder), Findings(), ""
     cases = list(sweep(manifest, full))
     try:
         artifact = runtime.open(folder)
+        provider = artifact.provider
         for k, case in enumerate(progress(cases, "certifying")):
             arrays = inputs(manifest, case, seed=k)
             try:
@@ -81,8 +82,8 @@ def certify(folder: Path, module: Any, arguments: Sequence[str], dtype: str, ful
     except runtime.ArtifactError as error:
         found.wrong.append(_sentence(error))
     differences = found.differences()
-    return {"status": "failed" if differences else "passed", "against": "PyTorch float32", "cases": len(cases), "rtol": rtol,
-            "atol": atol, **found.worst, "largest": str(cases[-1]), **({"differences": differences[:20]} if differences else {}),
+    status = "failed" if differences else "passed"
+    return {"status": status, "against": "PyTorch float32", "on": provider, "cases": len(cases), "rtol": rtol, "atol": atol, **found.worst, "largest": str(cases[-1]), **({"differences": differences[:20]} if differences else {}),
             **({"nan": [*found.nan.values()]} if found.nan else {})}
 
 
