@@ -89,7 +89,7 @@ def _unmet(key: Any, paths: list[str], node: Node, target: str) -> Diagnostic:
     if expectation.written is not None:
         labels.append(Label(expectation.written.span, f"expects {asked}"))
     return diagnostic(
-        "unmet-expect", f"`{paths[0]}` (`{node.op.name}`, line {span.line}) {takes} the form `{form}` on {target}, not {asked}", *labels,
+        "unmet-expect", f"`{paths[0]}` (`{node.op.name}`, {span.place}) {takes} the form `{form}` on {target}, not {asked}", *labels,
         note=[f"not `{f}`: {reason}" for f, reason in [*reasons, *_apart(expectation, form, node)]],
         help="change the node, or what is expected" if expectation.written else "change the node, or export without `--require-fused`")
 

@@ -25,7 +25,7 @@ class Node:
 
     @property
     def text(self) -> str:
-        return f"`{self.path or self.name}`" + (f" (line {self.line} of the spec)" if self.line else "")
+        return f"`{self.path or self.name}`" + (f" ({self.line})" if self.line else "")
 
 
 def explain(code: str, doing: str, model: Path, error: Exception) -> ArtifactError:

@@ -47,6 +47,11 @@ class Span:
         return self.source.position(self.start)[1]
 
     @property
+    def place(self) -> str:
+        """`gpt2.yaml:12`: the file's own name and the line, the same on every machine."""
+        return f"{self.source.name.replace(chr(92), '/').rsplit('/', 1)[-1]}:{self.line}"
+
+    @property
     def text(self) -> str:
         return self.source.text[self.start : self.stop]
 

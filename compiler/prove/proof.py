@@ -64,8 +64,9 @@ def case(manifest: Manifest, length: int) -> dict[str, int]:
     """Sizes of the free dimensions: the first is the batch, the others make axes of about `length`, within their bounds."""
     bounds = {name: n for x in manifest.inputs for name, n in x.bounds.items()}
     scale: dict[str, int] = {}
-    for d in (d for x in manifest.inputs for d in x.dimensions if isinstance(d, Dimension) and d.name):
-        scale[d.name] = max(scale.get(d.name, 1), d.scale)
+    for d in (d for x in manifest.inputs for d in x.dimensions if isinstance(d, Dimension)):
+        if d.name is not None:
+            scale[d.name] = max(scale.get(d.name, 1), d.scale)
     sizes = [ROWS if k == 0 else max(1, length // scale[n]) for k, n in enumerate(manifest.free_names)]
     return {n: min(size, bounds.get(n, size)) for n, size in zip(manifest.free_names, sizes, strict=True)}
 
@@ -124,13 +125,13 @@ def _site_shortfalls(site: Mapping[str, Any], cases: Iterable[str]) -> list[str]
     """A decomposed site claims no kernel."""
     if site["form"] == "decomposed":
         return []
-    return [f"`{site['path']}` (line {site['line']}) gets {kernel or 'no attention kernel'} at {at}"
+    return [f"`{site['path']}` ({site['line']}) gets {kernel or 'no attention kernel'} at {at}"
             for at, kernel in zip(cases, site["kernels"], strict=True) if kernel not in FUSED]
 
 
 def _strays(on_cpu: Iterable[Mapping[str, Any]]) -> list[str]:
     """Nodes on the CPU that give more than whole numbers on one axis at most."""
-    found = {}
+    found: dict[str, str] = {}
     for event in on_cpu:
         more = [f"{kind}{shape}" for out in event["outputs"] for kind, shape in out.items() if kind not in WHOLE or len(shape) > 1]
         if more:

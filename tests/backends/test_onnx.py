@@ -244,7 +244,7 @@ def test_names_are_paths_and_lines(tmp_path):
     nodes = emit(graph_of(tmp_path, TIED), "ort-cpu").model.graph.node
     add = next(n for n in nodes if n.op_type == "Add")
     assert add.name == add.output[0] == "mixed/Add"
-    assert {p.key: p.value for p in add.metadata_props} == {"nnspec.path": "mixed", "nnspec.line": "7", "namespace": "mixed"}
+    assert {p.key: p.value for p in add.metadata_props} == {"nnspec.path": "mixed", "nnspec.line": "spec.yaml:7", "namespace": "mixed"}
 
 
 def test_only_what_reaches_an_output_is_emitted(tmp_path):

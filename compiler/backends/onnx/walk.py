@@ -60,7 +60,7 @@ class Walker:
 
     def _node(self, at: Place, region: Region, node: Node, used: frozenset[str], env: Env) -> Sequence[Entry]:
         op, here = node.op, at.inside(node.name)
-        at.g.path, at.g.line = here.path, str(node.origin.span.line)
+        at.g.path, at.g.line = here.path, node.origin.span.place
         if isinstance(op, NamedParameter):
             return [self._parameter(here, node)]
         if not isinstance(op, Call | Repeat | Branch | Scan):
@@ -115,7 +115,7 @@ class Walker:
         if form is None:
             return [Val("")] * len(node.outputs)
         if node.op.site:
-            self.sites.append({"path": here.path, "op": node.op.name, "line": node.origin.span.line, "form": form.name,
+            self.sites.append({"path": here.path, "op": node.op.name, "line": node.origin.span.place, "form": form.name,
                                "fused": form.fused, "missed": missed})
         result = form.emit(node.op, g, **ports)
         made = result if isinstance(result, tuple) else (result,)
