@@ -115,7 +115,8 @@ def definitions() -> dict[str, Schema]:
     name = {"title": "a name", "type": "string", "pattern": r"^[a-z][a-z0-9_]*$(?!\n)"}
     checkpoint = {"config": {"description": "What each key of the foreign config means.", "type": "object"},
                   "tensors": {"description": "Foreign tensor of each parameter path.", "type": "object"},
-                  "ignore": {"description": "Foreign tensors that we have no use for.", "type": ["array", "string"], "items": TEXT}}
+                  "ignore": {"description": "Foreign tensors that we have no use for.", "type": ["array", "string"],
+                             "items": TEXT}}
     return {
         "model": record("a spec", _file(), ("graph", "outputs")),
         "library": record("a block file", _file(), ("blocks",)),
@@ -127,7 +128,8 @@ def definitions() -> dict[str, Schema]:
         "value": {"title": "a value", "type": [*SCALARS, "array", "object"], "items": ref("value"),
                   "if": is_node, "then": ref("node"), "else": {"properties": NO_CONTROL, "additionalProperties": ref("value")}},
         "override": {"title": "an item of `pattern`", "type": "object",
-            "properties": NO_CONTROL | dict.fromkeys(TARGETS, TEXT) | {"times": SCALAR | {"description": "How many copies in a row."}},
+            "properties": NO_CONTROL | dict.fromkeys(TARGETS, TEXT) | {
+                "times": SCALAR | {"description": "How many copies in a row."}},
             "additionalProperties": ref("value"), "dependentSchemas": _one_target()},
         "each": {"type": [*SCALARS, "object"], "if": {"type": "object", "not": is_node}, "then": ref("choice"),
                  "else": ref("value")},
