@@ -18,6 +18,7 @@ from .lang.source import Source
 from .lang.spec import Spec
 from .lang.tree import Mapping as TreeMapping
 from .library import BLOCKS, find
+from .stages.bounds import check_bounds
 from .stages.check import check
 from .stages.compose import compose, override
 from .stages.decode import decode
@@ -60,6 +61,7 @@ def front(path: str | Path, sizes: Mapping[str, str] | None = None) -> Compiled:
     graph = elaborate(spec, sink)
     sink.check()
     assert graph is not None
+    check_bounds(graph, sink)
     limits, contract = over(graph, spec.budget, sink), expectations(graph, spec.expect, sink)
     sink.check()
     return Compiled(spec, graph, tuple(sink.warnings), tuple(limits), tuple(contract))
