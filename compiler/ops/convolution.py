@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from ..ir.dimension import Dim, at_least
 from ..ir.graph import Shape, TensorType
 from .base import Op, OpFault, Parameter, Types, attribute, tensor
-from .emission import padded
+from .emission import padded, widened
 from .patterns import product, replaced
 from .shapes import check_dtypes
 
@@ -241,8 +241,8 @@ class Pool(Windowed):
     def onnx(self, g: Any, **ports: Any) -> Any:
         kernel, stride, padding = self._window()
         more = {"count_include_pad": 1} if self.onnx_type == "AveragePool" else {}
-        out = g.op(self.onnx_type, self.turn(g, ports["in"]), kernel_shape=kernel, strides=stride, pads=padding * 2, **more)
-        return self.turn(g, out)
+        wide, back = widened(g, self.turn(g, ports["in"]))
+        return self.turn(g, back(g.op(self.onnx_type, wide, kernel_shape=kernel, strides=stride, pads=padding * 2, **more)))
 
 
 class MaxPool1d(Pool):

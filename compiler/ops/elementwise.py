@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from ..ir.graph import TensorType
 from .base import Op, OpFault, Types, attribute, tensor
-from .emission import Number, number, plain, spelled, with_number
+from .emission import Number, number, plain, spelled, widened, with_number
 from .shapes import broadcast, check_dtypes, items, same_dtype
 
 
@@ -120,6 +120,9 @@ class Compare(Combine):
     def write(self, t: Any, a: Any, b: Any) -> Any:
         return type(self).python(a, b)
 
+    def onnx(self, g: Any, **ports: Any) -> Any:
+        return g.op(self.onnx_type, *(widened(g, x, type.dtype)[0] for x, type in zip(ports["in"], g.inputs["in"], strict=True)))
+
 
 @dataclass(frozen=True)
 class Equal(Compare):
@@ -137,7 +140,7 @@ class NotEqual(Compare):
     signature = "in: [*s d] -> bool[*s d]"
 
     def onnx(self, g: Any, **ports: Any) -> Any:
-        return g.op("Not", g.op("Equal", *ports["in"]))
+        return g.op("Not", super().onnx(g, **ports))
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,12 @@ def with_number(g: Any, op_type: str, x: Any, value: Number, rounded: bool = Fal
     return g.from_f32(g.op(op_type, g.to_f32(x), number(g, value, "float32")))
 
 
+def widened(g: Any, x: Any, dtype: str = "float") -> tuple[Any, Any]:
+    """A value for an op that has no kernel for bfloat16, in float32 where the model is bfloat16, and what casts a result back."""
+    through = dtype == "float" and g.dtype == "bfloat16"
+    return (g.to_f32(x), g.from_f32) if through else (x, lambda out: out)
+
+
 def positions(g: Any, size: Dim | int) -> Any:
     """int64 [size]: 0, 1, ..., made once."""
     zero, one = g.const(0, "int64"), g.const(1, "int64")
@@ -59,8 +65,6 @@ def positions(g: Any, size: Dim | int) -> Any:
 
 
 def padded(g: Any, x: Any, dtype: str, ends: Any, value: float, axis: int) -> Any:
-    """Pad one axis by the two int64 `ends`; in float32 where the model is bfloat16, for which there is no kernel."""
-    through = dtype == "float" and g.dtype == "bfloat16"
-    kind = "float32" if through else dtype
-    out = g.op("Pad", g.to_f32(x) if through else x, ends, g.number(value, kind), g.ints(axis))
-    return g.from_f32(out) if through else out
+    """Pad one axis by the two int64 `ends`."""
+    wide, back = widened(g, x, dtype)
+    return back(g.op("Pad", wide, ends, g.number(value, dtype if wide is x else "float32"), g.ints(axis)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,11 +173,22 @@ class GroupNorm(Pointwise):
     def torch(self, t: Any, **ports: Any) -> Any:
         return t.F.group_norm(ports["in"], self.groups, ports["weight"], ports["bias"], self.eps)
 
-    def onnx(self, g: Any, **ports: Any) -> Any:
+    def whole(self, g: Any, **ports: Any) -> Any:
+        one, zero = (g.const([x] * self.groups, "float32") for x in (1.0, 0.0))
+        return self._emit(g, lambda rows: g.op("InstanceNormalization", rows, one, zero, epsilon=float(self.eps)), **ports)
+
+    def decomposed(self, g: Any, **ports: Any) -> Any:
+        def normal(rows: Any) -> Any:
+            apart = g.op("Sub", rows, g.op("ReduceMean", rows, g.ints(-1), keepdims=True))
+            square = g.op("ReduceMean", g.op("Mul", apart, apart), g.ints(-1), keepdims=True)
+            return g.op("Div", apart, g.op("Sqrt", g.op("Add", square, g.number(self.eps, "float32"))))
+        return self._emit(g, normal, **ports)
+
+    def _emit(self, g: Any, normal: Callable[[Any], Any], **ports: Any) -> Any:
+        """`normal` gives rows [B, groups, entries] mean 0 and variance 1."""
         shape = g.outputs[0].shape
         rows = g.op("Reshape", g.to_f32(ports["in"]), g.ints(0, self.groups, -1))
-        one, zero = (g.const([x] * self.groups, "float32") for x in (1.0, 0.0))
-        out = g.op("Reshape", g.op("InstanceNormalization", rows, one, zero, epsilon=float(self.eps)), g.shape(shape))
+        out = g.op("Reshape", normal(rows), g.shape(shape))
         ends = [g.op("Unsqueeze", v, g.ints(*range(1, len(shape) - 1))) if v and len(shape) > 2 else v
                 for v in (ports["weight"], ports["bias"])]
         out = g.from_f32(out)
@@ -185,7 +197,12 @@ class GroupNorm(Pointwise):
         return out
 
     def forms(self) -> tuple[Form, ...]:
-        return (Form("InstanceNormalization", ALL_TARGETS, lambda op, site: None, GroupNorm.onnx),)
+        return (Form("InstanceNormalization", ALL_TARGETS, _why_not_instances, GroupNorm.whole),
+                Form("decomposed", frozenset({"ort-cuda"}), lambda op, site: None, GroupNorm.decomposed, fused=False))
+
+
+def _why_not_instances(op: GroupNorm, site: Site) -> str | None:
+    return "ONNX Runtime runs it on the CPU at this opset" if site.target == "ort-cuda" else None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from ..ir.dimension import Dim
 from ..ir.graph import TensorType
 from .base import Op, Types, attribute, axis_of, tensor
 from .elementwise import Pointwise
-from .emission import LOWEST, number
+from .emission import LOWEST, number, widened
 from .masks import unless_absent
 from .shapes import axes_of, check_dtypes, mask_axes, onnx_mask, torch_mask
 
@@ -140,6 +140,12 @@ class Extreme(MaskedReduce):
     which: ClassVar[str]
     end: ClassVar[str]                               # what never wins: `min` for a maximum
 
+    def emit(self, g: Any, op_type: str, x: Any) -> Any:
+        if op_type != self.onnx_type:
+            return super().emit(g, op_type, x)
+        wide, back = widened(g, x, g.outputs[0].dtype)
+        return back(super().emit(g, op_type, wide))
+
     def masked_torch(self, t: Any, x: Any, keep: Any) -> Any:
         text = MASKED_EXTREME.format(torch_name=self.torch_name, which=self.which, end=self.end)
         return t.helper(text)(x, keep, self.dims(), **self.ends())
@@ -202,7 +208,8 @@ class Argmax(Op):
         return ports["in"].argmax(self.axis, **({"keepdim": True} if self.keep_axis else {}))
 
     def onnx(self, g: Any, **ports: Any) -> Any:
-        return g.op("ArgMax", ports["in"], axis=self.axis, keepdims=self.keep_axis)
+        wide, _ = widened(g, ports["in"])
+        return g.op("ArgMax", wide, axis=self.axis, keepdims=self.keep_axis)
 
 
 WIDE_CUMSUM = '''
