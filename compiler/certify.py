@@ -83,7 +83,8 @@ def certify(folder: Path, module: Any, arguments: Sequence[str], dtype: str, ful
         found.wrong.append(_sentence(error))
     differences = found.differences()
     status = "failed" if differences else "passed"
-    return {"status": status, "against": "PyTorch float32", "on": provider, "cases": len(cases), "rtol": rtol, "atol": atol, **found.worst, "largest": str(cases[-1]), **({"differences": differences[:20]} if differences else {}),
+    return {"status": status, "against": "PyTorch float32", "on": provider, "cases": len(cases), "rtol": rtol, "atol": atol,
+            **found.worst, "largest": str(cases[-1]), **({"differences": differences[:20]} if differences else {}),
             **({"nan": [*found.nan.values()]} if found.nan else {})}
 
 

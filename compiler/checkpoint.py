@@ -44,7 +44,8 @@ class Rule:
         for part, ours in enumerate(self.paths):
             found = re.fullmatch(_numbered(ours), path)
             if found:
-                return part, re.sub(r"\{(\w+)\}", lambda m: found.groupdict().get(m.group(1), m.group(0)), self.foreign)
+                numbers = found.groupdict()
+                return part, re.sub(r"\{(\w+)\}", lambda m, n=numbers: str(n.get(m[1], m[0])), self.foreign)  # type: ignore[misc]
         return None
 
 

@@ -203,6 +203,8 @@ def run(folder: Path, inputs: Path | None, sizes: tuple[str, ...], seed: int, ou
     from . import runtime
     from .printing import run_report
     from .runtime.data import load_inputs, random_inputs, save_npz, table
+    if output is not None and output.suffix != ".npz":
+        raise click.UsageError(f"outputs are written as .npz, and `{output}` has another ending")
     if inputs is not None and sizes:
         raise click.UsageError("`--inputs` and `--random` exclude each other")
     artifact = runtime.open(folder, device, threads=threads, allow_fallback=allow_fallback, verify=True)

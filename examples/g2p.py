@@ -8,10 +8,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import nnspec
 import numpy as np
 from packages import G2P, fetch
-
-import nnspec
 
 WORDS = ["activationist", "transformer", "attention", "sequence", "compiler"]
 GRAPHEMES = ["<pad>", "<unk>", "</s>", *"abcdefghijklmnopqrstuvwxyz"]
@@ -46,6 +45,9 @@ def main(words: list[str]) -> None:
     artifact = nnspec.runtime.open(export(Path("build/demo/g2p")))
     print(f"g2p on {artifact.provider}: {artifact.manifest.parameters:,} parameters, certificate {artifact.manifest.certificate['status']}")
     for word in words:
+        if not word.isalpha() or not word.isascii():
+            print(f"  {word:<14} (the model knows the letters a to z)")
+            continue
         print(f"  {word:<14} {' '.join(pronounce(artifact, word))}")
 
 

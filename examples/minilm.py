@@ -40,7 +40,8 @@ def tokens(tokenizer: Path, sentences: list[str]) -> dict[str, np.ndarray]:
 def main(sentences: list[str]) -> None:
     folder, tokenizer = export(Path("build/demo/minilm"))
     artifact = nnspec.runtime.open(folder)
-    print(f"minilm on {artifact.provider}: {artifact.manifest.parameters:,} parameters, certificate {artifact.manifest.certificate['status']}")
+    manifest = artifact.manifest
+    print(f"minilm on {artifact.provider}: {manifest.parameters:,} parameters, certificate {manifest.certificate['status']}")
     vectors = artifact(**tokens(tokenizer, sentences))["embedding"]
     for text, row in zip(sentences, vectors @ vectors.T, strict=True):
         print("  " + " ".join(f"{x:5.2f}" for x in row) + f"  {text}")

@@ -67,9 +67,10 @@ def prepare(manifest: Manifest, arrays: Mapping[str, Any]) -> dict[str, np.ndarr
 def _neutral(call: _Call, x: Input) -> None:
     """Give a mask or lengths that were left out as ones that hide nothing."""
     sizes = {name: seen.size for name, seen in call.sizes.items()}
-    shape = [d.size(sizes) for d in x.dimensions]
+    sized = [d.size(sizes) for d in x.dimensions]
+    shape = [n for n in sized if n is not None]
     value = sizes.get(x.length_of) if x.length_of else True
-    if None not in (*shape, value):
+    if len(shape) == len(sized) and value is not None:
         call.arrays[x.name] = np.full(shape, value, x.dtype)
     elif not call.problems:
         call.wrong(f"input `{x.name}` is missing, and no other input tells its size", f"expected {_declared(x)}")

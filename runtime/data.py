@@ -73,13 +73,19 @@ def save_npz(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> 
 
     Raises `ArtifactError` (code `cannot-write`).
     """
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise ArtifactError("cannot-write", f"`{path}` cannot be written: there is no folder `{path.parent}`")
+    scratch = path.with_name(f".{path.name}.part")
     try:
-        with zipfile.ZipFile(path, "w") as archive:
+        with zipfile.ZipFile(scratch, "w") as archive:
             for name, array in arrays.items():
                 # A ZipInfo without a time is dated 1980; numpy.savez takes no array called `file`.
                 with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+        os.replace(scratch, path)
     except (OSError, ValueError) as error:
+        scratch.unlink(missing_ok=True)
         raise ArtifactError("cannot-write", f"`{path}` cannot be written: {error}") from None
 
 

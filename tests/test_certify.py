@@ -200,4 +200,4 @@ graph:
 outputs: {near: near, far: far}
 """)
     found = nnspec.load(tmp_path / "spec.yaml").export(tmp_path / "out", init=0).certificate
-    assert found["status"] == "failed" and "Gather of `far` (line 6 of the spec) fails" in found["differences"][0]
+    assert found["status"] == "failed" and "Gather of `far` (spec.yaml:6) fails" in found["differences"][0]

@@ -81,8 +81,9 @@ def test_an_open_artifact_goes_on_while_its_folder_is_replaced(model, tmp_path):
 
 
 def test_exports_into_one_folder_at_the_same_time_leave_one_of_them(model, tmp_path):
+    modules = [model.module(seed=seed) for seed in range(24)]          # torch's random numbers are one stream for all threads
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda seed: model.export(tmp_path / "out", init=seed, certify="none"), range(24)))
+        list(pool.map(lambda module: model.export(tmp_path / "out", weights=module, certify="none"), modules))
     got = run(tmp_path / "out")
     assert sum(np.allclose(got, wanted(model, seed), atol=1e-5) for seed in range(24)) == 1
     assert len(listing(tmp_path / "out")) == 3

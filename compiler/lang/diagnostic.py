@@ -99,15 +99,31 @@ def fault(code: str, headline: str, *labels: Label | Span | None, note: str | It
     return Fault(diagnostic(code, headline, *labels, note=note, help=help))
 
 
+# Words of other frameworks and papers, and what this language calls them.
+ELSEWHERE = {
+    "transpose": "rearrange", "permute": "rearrange", "reshape": "rearrange", "view": "rearrange", "flatten": "rearrange",
+    "dense": "linear", "fc": "linear", "cat": "concat", "bmm": "matmul", "lookup": "embedding", "masked_fill": "mask_fill",
+    "relu2": "relu_squared", "swish": "silu", "batch_matmul": "matmul", "mask": "keep", "attention_mask": "keep", "attn_mask": "keep",
+    "lengths": "length", "out_features": "width", "units": "width", "d_model": "width", "embedding_dim": "width", "hidden_size": "hidden",
+    "num_embeddings": "entries", "vocab_size": "entries", "num_heads": "heads", "n_heads": "heads", "head_dim": "head_width",
+    "kernel_size": "kernel", "dropout": "rate", "p": "rate", "dim": "axis", "keepdim": "keep_axis", "num_layers": "layers",
+    "bidirectional": "direction", "epsilon": "eps", "is_causal": "causal", "multihead_attention": "multi_head_attention",
+}
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` most likely was meant to be."""
-    found = get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return found[0] if found else None
+    """The known name that `name` most likely was meant to be, also when it is another framework's word for it."""
+    plain = {k.lower(): k for k in known}
+    meant = ELSEWHERE.get(name.lower(), "")
+    if meant in plain:
+        return plain[meant]
+    found = get_close_matches(name.lower(), list(plain), n=1, cutoff=0.6)
+    return plain[found[0]] if found else None
 
 
 def suggest(name: str, known: Iterable[str], what: str = "names") -> tuple[str, ...]:
     """A help line for an unknown name: the nearest match, else the whole list when it is short."""
-    known = list(known)
+    known = list(dict.fromkeys(known))
     found = nearest(name, known)
     if found:
         return (f"did you mean `{found}`?",)

@@ -140,7 +140,8 @@ class Rope(Op):
             raise OpFault("shape-mismatch", "`rope` needs a last axis of known size",
                           ports={"in": f"its last axis is {bound['d']}"})
         if turned > full or turned % 2 or turned < 2:
-            raise OpFault("bad-attribute", f"`rope` turns an even number of entries, from 2 to the {full} that there are, not {turned}", attribute="width",
+            raise OpFault("bad-attribute", f"`rope` turns an even number of entries, from 2 to the {full} that there are, not {turned}",
+                          attribute="width",
                           ports={"in": f"its last axis is {full}"})
         if "f" in bound and bound["f"] != turned // 2:
             raise OpFault("shape-mismatch", f"`rope` turns {turned // 2} pairs, by as many frequencies",

@@ -22,10 +22,12 @@ def check_bounds(graph: Graph, sink: Sink) -> None:
         loose = [s for s in free if s not in limits]
         if loose:
             sink.add(diagnostic("unbounded-positions", f"nothing bounds `{loose[0]}`, and its positions are looked up in a table", at,
-                                severity="warning", help=f"write `{loose[0]} <= {rows}` in the input that has it; longer inputs would fail"))
+                                severity="warning",
+                                help=f"write `{loose[0]} <= {rows}` in the input that has it; longer inputs would fail"))
         elif (most := length.evaluate({s: limits[s].limit for s in free})) > rows:
             sink.add(diagnostic("unbounded-positions", f"positions run to {most}, and the table they are looked up in has {rows} rows", at,
-                                *(Label(limits[s].span, "up to here") for s in free), help=f"lower the bound to {rows}, or make the table longer"))
+                                *(Label(limits[s].span, "up to here") for s in free),
+                                help=f"lower the bound to {rows}, or make the table longer"))
 
 
 def _looked_up(region: Region, node: Node) -> tuple[Dim | None, int | None]:

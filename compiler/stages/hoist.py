@@ -82,7 +82,8 @@ def _extract(region: Region, fixed: Mapping[int, Value], outer: RegionBuilder, p
             given = {i: known[v] for i, a in enumerate(op.body.arguments) if isinstance(v := node.inputs.get(a.name), Value) and v in known}
             body, lifted = _extract(op.body, given, outer, join(path, node.name))
             op, more = Call(body), {k: _enter(v, k, outer, inner, extra) for k, v in lifted.items()}
-        made = inner.add(node.name, op, {k: _mapped(v, inside) for k, v in node.inputs.items()} | more, node.outputs, node.types, node.origin)
+        inputs = {k: _mapped(v, inside) for k, v in node.inputs.items()} | more
+        made = inner.add(node.name, op, inputs, node.outputs, node.types, node.origin)
         kept |= {Value(node.id, k): Value(made.id, k) for k in range(len(node.outputs))}
     return inner.finish([(n, inside(v)) for n, v in region.outputs]), extra
 

@@ -2,11 +2,10 @@
 
 from collections import Counter
 
+import nnspec
 import numpy as np
 import onnxruntime as ort
 import pytest
-
-import nnspec
 from nnspec.backends.onnx import emit, write
 
 SMALL = {"gpt2": {"layers": 2, "width": 24, "heads": 3, "hidden": 40, "vocab": 31},

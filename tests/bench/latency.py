@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import nnspec
 import numpy as np
 import onnxruntime as ort
 import torch
-
-import nnspec
 from nnspec.backends.onnx import emit, write
 
 MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "gpt2": ({"layers": 4, "vocab": 5000}, ("tokens",)),
     "bert-base": ({"layers": 4, "vocab": 5000}, ("tokens", "segments")),
     "transformer-base": ({"layers": 2, "vocab": 5000}, ("source", "target")),
-    "additive-seq2seq": ({"source_vocab": 3000, "target_vocab": 3000, "embed": 256, "hidden": 256, "align": 256}, ("source", "source_length", "target")),
+    "additive-seq2seq": ({"source_vocab": 3000, "target_vocab": 3000, "embed": 256, "hidden": 256, "align": 256},
+                         ("source", "source_length", "target")),
 }
 SHAPES = [(1, 16), (1, 128), (1, 512), (8, 16), (8, 128)]
 ROUNDS = 9
@@ -49,8 +49,8 @@ def arrays(model: nnspec.Model, inputs: tuple[str, ...], batch: int, length: int
     made = {}
     for a in model.graph.root.arguments:
         if a.name in inputs:
-            made[a.name] = (np.full(batch, length) if len(a.type.shape) == 1 else
-                            rng.integers(0, 2, (batch, length)) if a.name == "segments" else rng.integers(1, 2900, (batch, length))).astype(np.int64)
+            ids = rng.integers(0, 2 if a.name == "segments" else 2900, (batch, length))
+            made[a.name] = np.full(batch, length) if len(a.type.shape) == 1 else ids
     return made
 
 

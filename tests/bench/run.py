@@ -83,10 +83,9 @@ def _lists(text: str, heads: str, ratio: str) -> str:
 def export() -> None:
     """GPT-2 124M: emission and writing, against torch's exporter on the same architecture in the same run."""
     print("export of gpt2 124M, float32")
+    import nnspec
     import torch
     import transformers
-
-    import nnspec
     from nnspec.backends.onnx import emit, write
     model = nnspec.load("gpt2")
     state = model.module(seed=0).state_dict()
@@ -97,7 +96,8 @@ def export() -> None:
         ids = torch.randint(0, 50257, (2, 16))
         dynamic = {"input_ids": {0: torch.export.Dim("B"), 1: torch.export.Dim("S", max=1024)}}
         start = time.perf_counter()
-        torch.onnx.export(theirs, (), str(Path(scratch) / "theirs.onnx"), kwargs={"input_ids": ids}, dynamo=True, dynamic_shapes=dynamic, verbose=False)
+        torch.onnx.export(theirs, (), str(Path(scratch) / "theirs.onnx"), kwargs={"input_ids": ids}, dynamo=True,
+                          dynamic_shapes=dynamic, verbose=False)
         taken = time.perf_counter() - start
     say("torch.onnx.export(dynamo=True)", taken, "s")
     say("nnspec / torch", ours / taken, "x", "at most 0.1")

@@ -187,6 +187,7 @@ def _node(op: str, inputs: list[str], outputs: list[str], like: NodeProto, **att
         inputs.pop()
     while outputs and not outputs[-1]:
         outputs.pop()
-    made = helper.make_node(op, inputs, outputs, name=like.name, domain=MS, **attributes)
+    made = helper.make_node(op, inputs, outputs, name=like.name, domain=MS)
+    made.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items())
     made.metadata_props.extend(like.metadata_props)
     return made

@@ -168,7 +168,8 @@ class Writer:
         shapes = f"{given} -> {results}" if given else results
         about = escape(region.about)
         if not about:
-            return [f'    """{shapes}."""', ""] if len(shapes) < 105 else ['    """', *_wrapped(shapes), '    """', ""]
+            lines = _wrapped(shapes, width=105)
+            return [f'    """{shapes}."""', ""] if len(lines) == 1 else ['    """' + lines[0].strip(), *lines[1:], '    """', ""]
         first = _wrapped(about, width=105)
         return ['    """' + first[0].strip(), *first[1:], "", *_wrapped(shapes), '    """', ""]
 

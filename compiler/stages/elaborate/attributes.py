@@ -85,7 +85,8 @@ def indivisible(found: Inexact, at: Scalar, what: str, scope: Scope | None) -> F
     fits = " or ".join(str(n) for n in found.nearest())
     shown = {t: f"`{t}`" if t == str(n) else f"`{t}` = {n}" for t, n in parts.items()}
     text = f"{shown[found.denominator_text]} does not divide {shown[found.numerator_text]}"
-    hint = f"the nearest `{found.denominator_text}` that divides it: {fits}" if fits else None
+    named = found.denominator_text != str(found.denominator)
+    hint = f"the nearest {f'`{found.denominator_text}`' if named else 'number'} that divides it: {fits}" if fits else None
     hint = hint if labels else "`a // b` divides and rounds down"
     primary = labels[-1:] or [Label(at.span)]
     others = [*labels[:-1], Label(at.span, f"{what} is this quotient")] if labels else []

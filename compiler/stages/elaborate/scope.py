@@ -162,8 +162,9 @@ class Scope:
                          help=f"name `{name}` in the shape of an input")
         known = self.known_numbers()
         extra = "; it is a node, and this field takes a number" if name in self.block.nodes or name in self.block.inputs else ""
+        hints = [f"free sizes are capitals: `{name.upper()}`"] if len(name) == 1 else []
         return fault("unknown-name", f"no size or setting is called `{name}`{extra}", span,
-                     help=suggest(name, known, "sizes and settings"),
+                     help=[*suggest(name, known, "sizes and settings"), *hints],
                      note=f"block `{self.block.name.text}` sees its own settings and the sizes of its file" if self.chain else ())
 
     # values

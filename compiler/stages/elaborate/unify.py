@@ -158,4 +158,5 @@ class Unifier:
         bound = next((Label(span, f"`{n}` = {v} from here") for n, (span, v) in self.binder.items()
                       if dim.expression and n in dim.expression.names() and span != at), None)
         shown = f"this is {spell(whole.shape)}" if text == str(want) else f"`{text}` = {actual} in {spell(whole.shape)}"
-        return fault("shape-mismatch", f"`{port}` of {self.owner} disagrees about `{text}`", Label(at, shown), Label(dim.span, f"expected {want}"), bound)
+        return fault("shape-mismatch", f"`{port}` of {self.owner} disagrees about `{text}`", Label(at, shown),
+                     Label(dim.span, f"expected {want}"), bound)
