@@ -166,6 +166,12 @@ def masked_softmax(x, keep, dim):
     weights = torch.softmax(x.masked_fill(~keep, torch.finfo(x.dtype).min), dim)
     return weights.masked_fill(~keep, 0)
 '''
+MASKED_LOG_SOFTMAX = '''
+def masked_log_softmax(x, keep, dim):
+    """Logarithm of the softmax over the kept entries; the others are the lowest finite number."""
+    lowest = torch.finfo(x.dtype).min
+    return torch.log_softmax(x.masked_fill(~keep, lowest), dim).masked_fill(~keep, lowest)
+'''
 
 
 @dataclass(frozen=True)
@@ -177,8 +183,14 @@ class Softmax(Pointwise):
 
     name = "softmax"
     signature = "in: float[*b]; keep?: bool[*k] -> float[*b]"
+    onnx_type: ClassVar[str] = "Softmax"
+    masked: ClassVar[str] = MASKED_SOFTMAX
 
     axis: int = attribute("int", -1, "the axis that sums to one")
+
+    def rest(self, dtype: str) -> float:
+        """What entries that are not kept are."""
+        return 0.0
 
     def infer(self, inputs: Types) -> tuple[TensorType, ...]:
         out = super().infer(inputs)
@@ -188,31 +200,23 @@ class Softmax(Pointwise):
 
     def torch(self, t: Any, **ports: Any) -> Any:
         x, keep = ports["in"], ports["keep"]
-        whole = t.torch.softmax(x, self.axis)
+        whole = getattr(t.torch, self.name)(x, self.axis)
         if keep is None:
             return whole
         mask = torch_mask(t, keep, mask_axes(self, t.inputs), len(t.outputs[0].shape))
-        return unless_absent(t, "keep", keep, t.helper(MASKED_SOFTMAX)(x, mask, self.axis), whole)
+        return unless_absent(t, "keep", keep, t.helper(self.masked)(x, mask, self.axis), whole)
 
     def onnx(self, g: Any, **ports: Any) -> Any:
         x, keep = g.to_f32(ports["in"]), ports["keep"]
         if keep is None:
-            return g.from_f32(g.op("Softmax", x, axis=self.axis))
+            return g.from_f32(g.op(self.onnx_type, x, axis=self.axis))
         mask = onnx_mask(g, keep, mask_axes(self, g.inputs), len(g.outputs[0].shape))
-        weights = g.op("Softmax", g.op("Where", mask, x, g.number(LOWEST["float32"], "float32")), axis=self.axis)
-        return g.from_f32(g.op("Where", mask, weights, g.number(0.0, "float32")))
-
-
-MASKED_LOG_SOFTMAX = '''
-def masked_log_softmax(x, keep, dim):
-    """Logarithm of the softmax over the kept entries; the others are the lowest finite number."""
-    lowest = torch.finfo(x.dtype).min
-    return torch.log_softmax(x.masked_fill(~keep, lowest), dim).masked_fill(~keep, lowest)
-'''
+        kept = g.op(self.onnx_type, g.op("Where", mask, x, g.number(LOWEST["float32"], "float32")), axis=self.axis)
+        return g.op("Where", mask, g.from_f32(kept), g.number(self.rest(g.dtype), g.dtype))
 
 
 @dataclass(frozen=True)
-class LogSoftmax(Pointwise):
+class LogSoftmax(Softmax):
     """The logarithm of the softmax along `axis`, formed in float32. `keep` restricts it, aligned as in `softmax`.
 
     Entries that are not kept, and so all of a row that keeps nothing, are the lowest finite number of the dtype: their
@@ -220,31 +224,13 @@ class LogSoftmax(Pointwise):
     """
 
     name = "log_softmax"
-    signature = "in: float[*b]; keep?: bool[*k] -> float[*b]"
+    onnx_type = "LogSoftmax"
+    masked = MASKED_LOG_SOFTMAX
 
     axis: int = attribute("int", -1, "the axis whose exponentials sum to one")
 
-    def infer(self, inputs: Types) -> tuple[TensorType, ...]:
-        out = super().infer(inputs)
-        axis_of(len(out[0].shape), self.axis)
-        mask_axes(self, inputs)
-        return out
-
-    def torch(self, t: Any, **ports: Any) -> Any:
-        x, keep = ports["in"], ports["keep"]
-        whole = t.torch.log_softmax(x, self.axis)
-        if keep is None:
-            return whole
-        mask = torch_mask(t, keep, mask_axes(self, t.inputs), len(t.outputs[0].shape))
-        return unless_absent(t, "keep", keep, t.helper(MASKED_LOG_SOFTMAX)(x, mask, self.axis), whole)
-
-    def onnx(self, g: Any, **ports: Any) -> Any:
-        x, keep = g.to_f32(ports["in"]), ports["keep"]
-        if keep is None:
-            return g.from_f32(g.op("LogSoftmax", x, axis=self.axis))
-        mask = onnx_mask(g, keep, mask_axes(self, g.inputs), len(g.outputs[0].shape))
-        kept = g.op("LogSoftmax", g.op("Where", mask, x, g.number(LOWEST["float32"], "float32")), axis=self.axis)
-        return g.op("Where", mask, g.from_f32(kept), g.number(LOWEST[g.dtype], g.dtype))
+    def rest(self, dtype: str) -> float:
+        return LOWEST[dtype]
 
 
 @dataclass(frozen=True)
