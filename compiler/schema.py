@@ -12,13 +12,11 @@ import re
 import sys
 from typing import Any
 
-from .lang.structure import DTYPES, NEVER, SCALARS, Schema, definitions, one_of_required, record, ref
+from .lang.structure import DTYPES, INITS, NEVER, SCALARS, Schema, definitions, one_of_required, record, ref
 from .lang.tree import Mapping, Scalar, Sequence, Tree
 from .ops.base import Op
 from .ops.registry import OPS
 
-INITS = ("zeros", "ones", "normal", "uniform", "constant", "xavier_uniform", "xavier_normal", "fan_in_uniform", "orthogonal",
-         "truncated_normal")
 _KINDS: dict[str, Schema] = {
     "int": {"type": ["integer", "string"]}, "dim": {"type": ["integer", "string"]}, "float": {"type": ["number", "string"]},
     "number": {"type": ["number", "string"]}, "bool": {"type": ["boolean", "string"]}, "text": {"type": ["string", "number"]},

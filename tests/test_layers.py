@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import networkx as nx
@@ -50,6 +51,11 @@ def test_files_and_functions_are_short(path):
     long = [f"{n.name}: {n.end_lineno - n.lineno + 1} lines" for n in ast.walk(ast.parse(text))
             if isinstance(n, ast.FunctionDef) and n.end_lineno - n.lineno + 1 > FUNCTION]
     assert not long
+
+
+def test_the_wheel_holds_every_package():
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    assert {module_name(p) for p in FILES if p.name == "__init__.py"} == set(listed) - {"nnspec.specs", "nnspec.pages"}
 
 
 def test_the_pipeline_is_one_page():

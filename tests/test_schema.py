@@ -4,12 +4,13 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 from nnspec import schema
+from nnspec.backends.torch import initial
 from nnspec.lang.source import Source
-from nnspec.lang.structure import definitions
+from nnspec.lang.structure import INITS, definitions
 from nnspec.lang.tree import plain
 from nnspec.ops.registry import OPS
-from nnspec.stages.elaborate.attributes import INITS
 from nnspec.stages.parse import parse, read_source
+from torch import nn
 
 SPECS = Path(__file__).parent.parent / "specs"
 FILES = sorted(SPECS.glob("*/*.yaml"))
@@ -103,8 +104,10 @@ def test_every_key_of_the_language_is_described():
             assert about or key in bare, (name, key)
 
 
-def test_initialisations_are_those_of_the_language():
-    assert set(schema.INITS) == set(INITS)
+@pytest.mark.parametrize("name", INITS)
+def test_every_initialisation_of_the_language_has_a_function_of_torch(name):
+    function, _ = initial.fill(name if name in ("zeros", "ones") else {name: 0.5}, 3)
+    assert hasattr(nn.init, function)
 
 
 def test_typed_scalars():

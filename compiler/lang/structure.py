@@ -17,6 +17,8 @@ CONTROL_OF = {  # which controls a key goes with
     "pattern": ("repeat", "branch"), "backward": ("scan",), "route": ("branch",),
 }
 DTYPES = ("float", "int64", "bool")
+INITS = ("zeros", "ones", "normal", "uniform", "constant", "xavier_uniform", "xavier_normal", "fan_in_uniform", "orthogonal",
+         "truncated_normal")                    # how a parameter may start: the first two alone, the others with a number
 SCALARS = ["string", "number", "boolean"]
 SCALAR: Schema = {"type": SCALARS}
 TEXT: Schema = {"type": ["string", "number"]}

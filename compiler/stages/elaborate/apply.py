@@ -11,6 +11,7 @@ from ...ir.graph import Origin, Shape, TensorType, Value, join
 from ...ir.signature import Mismatch, RankMismatch, Unbound, parse_signature, spell
 from ...lang.diagnostic import Fault, Label, fault
 from ...lang.source import Span
+from ...lang.tree import Scalar
 from ...ops.base import Op, OpFault
 from ...ops.registry import OPS
 from .attributes import UNSET, attribute, convert, init
@@ -40,7 +41,7 @@ def apply_op(found: Gathered, builder: RegionBuilder, name: str, origin: Origin)
             negative_sizes(t, op)
     inputs = {p: found.ports.get(p) for p in cls.ports()} | {p: found.ports.get(p) for p in op.parameters()} | made
     node = builder.add(name, op, inputs, op.outputs(), outs, origin)
-    result = {o: Value(node.id, k) for k, o in enumerate(node.outputs)}
+    result: dict[str, Value | None] = {o: Value(node.id, k) for k, o in enumerate(node.outputs)}
     for port, value in made.items():
         result.setdefault(port, value)
     return Result(result)
@@ -82,8 +83,8 @@ def written_numbers(found: Gathered, builder: RegionBuilder, name: str, origin: 
         port, k = key.split(".")
         items = found.ports[port]
         assert isinstance(items, tuple)
-        number = convert("number", written.scope.number(written.value, written.index), written.value,
-                         f"an item of `{port}`")  # type: ignore[arg-type]
+        assert isinstance(written.value, Scalar)
+        number = convert("number", written.scope.number(written.value, written.index), written.value, f"an item of `{port}`")
         dtype = builder.type(items[0]).dtype if items else "float"
         if dtype == "bool" or (dtype == "int64" and isinstance(number, float)):
             raise fault("dtype-mismatch", f"the number {number} stands beside {dtype} values", written.value.span)
@@ -105,14 +106,14 @@ def check_ports(found: Gathered, builder: RegionBuilder, op: Op) -> None:
                         help=f"wire it: `{port}: NODE`" + (" in the fill" if filled else ""))
         for value, span in zip(given if isinstance(given, tuple) else (given,), found.spans.get(port, ()), strict=False):
             if value is not None and builder.type(value).optional and not optional:
-                inputs = found.layers[-1].scope.block.inputs | found.layers[0].scope.block.inputs
+                inputs = {**found.layers[-1].scope.block.inputs, **found.layers[0].scope.block.inputs}
                 declared = inputs.get(span.text)
                 raise fault("absent-value", f"`{port}` of `{op.name}` must be there, and this may be absent",
                             Label(span, "optional"),
                             Label(declared.type.span, "declared here") if declared else None)
     dtypes = {p.name: p.pattern.dtype for p in parse_signature(op.signature).inputs}
-    for port, given in found.types(builder).items():
-        for k, t in enumerate(given if isinstance(given, tuple) else (given,)):
+    for port, type in found.types(builder).items():
+        for k, t in enumerate(type if isinstance(type, tuple) else (type,)):
             want = dtypes.get(port, "any")
             if t is not None and want not in ("any", t.dtype) and not (want == "number" and t.dtype != "bool"):
                 raise fault("dtype-mismatch", f"`{port}` of `{op.name}` takes {want}, not {t.dtype}",

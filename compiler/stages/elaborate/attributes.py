@@ -9,29 +9,26 @@ from ...ir.evaluate import Inexact
 from ...lang.diagnostic import Fault, Label, fault, suggest
 from ...lang.scalar import as_bool, as_float
 from ...lang.spec import FieldValue, Items, NodeSpec
+from ...lang.structure import INITS
 from ...lang.tree import Mapping, Scalar
 from .scope import Scope
 
+Kind = str | tuple[str, ...]              # of `ops.base.attribute`, or the words that a `one of` setting takes
 UNSET: Any = object()
-INITS = ("zeros", "ones", "normal", "uniform", "constant", "xavier_uniform", "xavier_normal", "fan_in_uniform", "orthogonal",
-         "truncated_normal")
 
 
-def attribute(kind: str, value: FieldValue, scope: Scope, index: int | None, what: str) -> Any:
-    """The value of one field of kind `kind` (see ops.base.attribute); UNSET when it is an optional setting not given."""
+def attribute(kind: Kind, value: FieldValue, scope: Scope, index: int | None, what: str) -> Any:
+    """The value of one field; UNSET when it is an optional setting not given."""
     try:
         return _attribute(kind, value, scope, index, what)
     except Fault as found:
         raise scope.traced(found) from None
 
 
-def _attribute(kind: str, value: FieldValue, scope: Scope, index: int | None, what: str) -> Any:
+def _attribute(kind: Kind, value: FieldValue, scope: Scope, index: int | None, what: str) -> Any:
     if isinstance(value, Scalar) and scope.settings.get(value.text, 0) is None:
         return UNSET
-    alternatives = kind.split("|")
-    if alternatives[0] == "ints" and len(alternatives) > 1:
-        word = isinstance(value, Scalar) and (scope.settings.get(value.text, value.text) in alternatives)
-        return attribute("=" + "|".join(alternatives[1:]) if word else "ints", value, scope, index, what)
+    kind = _resolved(kind, value, scope)
     if kind in ("dims", "ints", "list"):
         return _list(kind, value, scope, index, what)
     if kind == "numbers":
@@ -39,15 +36,26 @@ def _attribute(kind: str, value: FieldValue, scope: Scope, index: int | None, wh
     if kind == "init":
         return init(value, scope, index)
     if not isinstance(value, Scalar):
-        word = {Items: "a list", NodeSpec: "a node"}.get(type(value), "a mapping")
-        raise fault("bad-attribute", f"{what} takes one value, not {word}", value.span)
+        given = {Items: "a list", NodeSpec: "a node"}.get(type(value), "a mapping")
+        raise fault("bad-attribute", f"{what} takes one value, not {given}", value.span)
     if kind == "text":
         return scope.settings[value.text] if isinstance(scope.settings.get(value.text), str) else value.text
-    if "|" in kind or kind.startswith("="):
-        return _choice(kind.lstrip("=").split("|"), value, scope, what)
+    if isinstance(kind, tuple):
+        return _choice(kind, value, scope, what)
     if kind == "bool":
         return _bool(value, scope, index, what)
     return convert(kind, scope.number(value, index), value, what, scope)
+
+
+def _resolved(kind: Kind, value: FieldValue, scope: Scope) -> Kind:
+    """`a|b` as the words it takes; `ints|a|b` as those where the value is one of them, else `ints`."""
+    if isinstance(kind, tuple) or "|" not in kind:
+        return kind
+    words = tuple(kind.split("|"))
+    if words[0] != "ints":
+        return words
+    named = isinstance(value, Scalar) and scope.settings.get(value.text, value.text) in words
+    return words[1:] if named else "ints"
 
 
 def convert(kind: str, found: Any, at: Scalar, what: str, scope: Scope | None = None) -> Any:
@@ -136,7 +144,7 @@ def _bool(value: Scalar, scope: Scope, index: int | None, what: str) -> bool:
     return found
 
 
-def _choice(choices: list[str], value: Scalar, scope: Scope, what: str) -> str:
+def _choice(choices: tuple[str, ...], value: Scalar, scope: Scope, what: str) -> str:
     given = scope.settings.get(value.text)
     text = given if isinstance(given, str) else value.text
     if text not in choices:

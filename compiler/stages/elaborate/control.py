@@ -108,9 +108,9 @@ def _variants(c: Copies, n: int) -> list[NodeSpec]:
             raise fault("bad-attribute", f"`times` is at least 1, not {k}", times.span if times else c.spec.span)
         out.extend([variant] * k)
     if len(out) > n:
-        times = [Label(t.span, "this many of one kind") for t, _ in c.spec.pattern if t]
+        several = [Label(t.span, "this many of one kind") for t, _ in c.spec.pattern if t]
         raise fault("bad-attribute", f"the pattern holds {len(out)} copies and `{c.spec.control}` makes {n}",
-                    Label(c.spec.count.span if c.spec.count else c.spec.span, f"{n} copies"), *times)
+                    Label(c.spec.count.span if c.spec.count else c.spec.span, f"{n} copies"), *several)
     return out
 
 

@@ -80,7 +80,7 @@ def body(x: Expander, c: Copies, variant: NodeSpec, index: int | None) -> Region
         result = x.body(found, body, {k: v for k, v in ports.items() if isinstance(v, Value)}, found.span, c.origin.chain)
     x.check_slots(inner, body, result)
     c.inputs |= body.captures()
-    return body.finish(list(result.outputs.items()))
+    return body.finish(list(result.present.items()))
 
 
 def written_at(c: Copies) -> dict[str, Span]:

@@ -13,7 +13,7 @@ from . import control
 from .apply import apply_op
 from .attributes import UNSET, attribute
 from .gather import Gathered, gather, is_number
-from .interface import endless, order, references, unused
+from .interface import endless, kind_of, order, references, unused
 from .scope import Poisoned, Result, Scope
 from .unify import Unifier
 
@@ -164,8 +164,7 @@ class Expander:
                 if setting.default is not None:
                     scope.setting_spans.setdefault(name, scope.cause(setting.default))
                 if setting.default is not None and scope.settings.get(setting.default.text, 0) is not None:
-                    kind = "=" + "|".join(setting.choices) if setting.kind == "choice" else setting.kind
-                    scope.settings[name] = attribute(kind, setting.default, scope, None, f"`{name}`")
+                    scope.settings[name] = attribute(kind_of(setting), setting.default, scope, None, f"`{name}`")
                 elif setting.optional:
                     scope.settings[name] = None
                 else:
@@ -217,8 +216,9 @@ class Expander:
                 inputs[port] = value
         result = self.body(found, child, ports, found.span, origin.chain)
         inputs |= child.captures()
-        return self.called(builder.add(name, Call(child.finish(list(result.outputs.items()))), inputs, list(result.outputs),
-                                       [child.type(v) for v in result.outputs.values()], origin))
+        outputs = result.present
+        return self.called(builder.add(name, Call(child.finish(list(outputs.items()))), inputs, list(outputs),
+                                       [child.type(v) for v in outputs.values()], origin))
 
     def called(self, node: Node) -> Result:
         return Result({o: Value(node.id, k) for k, o in enumerate(node.outputs)})

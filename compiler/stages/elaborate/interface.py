@@ -9,12 +9,13 @@ from typing import Any
 import networkx as nx
 
 from ...lang.diagnostic import Label, Sink, diagnostic, fault, nearest, suggest
-from ...lang.spec import BlockSpec, Field, FieldValue, Items, NodeSpec, SlotSpec
+from ...lang.spec import BlockSpec, Field, FieldValue, Items, NodeSpec, SettingSpec, SlotSpec
 from ...lang.tree import Mapping as TreeMapping
 from ...lang.tree import Scalar
 from ...library import home
 from ...ops.base import Op
 from ...ops.registry import OPS
+from .attributes import Kind
 
 LISTED = 24              # names that a message lists, at most
 
@@ -27,7 +28,7 @@ class Interface:
     name: str
     what: Any
     ports: Mapping[str, bool]                               # name -> may be absent
-    attributes: Mapping[str, str] = field(default_factory=dict)   # attribute or setting -> kind
+    attributes: Mapping[str, Kind] = field(default_factory=dict)   # attribute or setting -> kind
     slots: Mapping[str, SlotSpec] = field(default_factory=dict)
     either: frozenset[str] = frozenset()                    # ports that also take a literal
     open: bool = False
@@ -58,14 +59,18 @@ def is_literal(value: FieldValue, block: BlockSpec) -> bool:
 
 
 def op_interface(cls: type[Op]) -> Interface:
-    attributes = {f.metadata["key"] or name: f.metadata["kind"] for name, f in cls.attributes().items()
+    attributes: dict[str, Kind] = {f.metadata["key"] or name: f.metadata["kind"] for name, f in cls.attributes().items()
                   if f.metadata and f.metadata["kind"] != "open"}
     return Interface("op", cls.name, cls, cls.ports(), attributes, {}, cls.attribute_ports, cls.open_attributes)
 
 
 def block_interface(block: BlockSpec) -> Interface:
-    kinds = {n: "=" + "|".join(s.choices) if s.kind == "choice" else s.kind for n, s in block.settings.items()}
+    kinds = {n: kind_of(s) for n, s in block.settings.items()}
     return Interface("block", block.name.text, block, {n: i.type.optional for n, i in block.inputs.items()}, kinds, block.slots)
+
+
+def kind_of(setting: SettingSpec) -> Kind:
+    return setting.choices if setting.kind == "choice" else setting.kind
 
 
 def slot_interface(slot: SlotSpec) -> Interface:
@@ -83,7 +88,7 @@ def interface(spec: NodeSpec, block: BlockSpec) -> Interface:
         return op_interface(OPS[name])
     known = {"op": list(OPS), "block": list(blocks), "slot": list(block.slots), "name": [*blocks, *OPS]}[spec.kind]
     word = {"name": "block or op"}.get(spec.kind, spec.kind)
-    kinds = {"op": OPS, "block": blocks, "slot": block.slots}
+    kinds: dict[str, Mapping[str, object]] = {"op": OPS, "block": blocks, "slot": block.slots}
     elsewhere = next((k for k, names in kinds.items() if k != spec.kind and name in names), None)
     help: Iterable[str] = suggest(name, known, f"{word}s")
     if len(known) > LISTED and not nearest(name, known):
@@ -132,7 +137,7 @@ def _field_references(f: Field, target: Interface, spec: NodeSpec, scalars: Any,
 
 def order(block: BlockSpec, sink: Sink) -> tuple[list[NodeSpec], set[str]]:
     """The nodes so that each follows what it reads, and the names that lie on a loop (each loop is reported)."""
-    graph = nx.DiGraph()
+    graph: nx.DiGraph[str] = nx.DiGraph()
     position = {name: i for i, name in enumerate(block.nodes)}
     graph.add_nodes_from(position)
     for name, spec in block.nodes.items():
@@ -160,7 +165,7 @@ def _report_loop(part: Any, position: dict[str, int], sink: Sink) -> None:
 
 def endless(main: BlockSpec, sink: Sink) -> set[BlockSpec]:
     """The blocks that contain themselves, each loop of them reported."""
-    graph = nx.DiGraph()
+    graph: nx.DiGraph[Any] = nx.DiGraph()
     todo, seen = list(main.unit.blocks.values()), set(main.unit.blocks.values())
     for block in todo:
         for spec in (s for node in block.nodes.values() for s in written(node)):
@@ -200,7 +205,7 @@ def written(spec: NodeSpec) -> Iterator[NodeSpec]:
 
 def unused(block: BlockSpec) -> list[tuple[Scalar | NodeSpec, list[str]]]:
     """Nodes and inputs that nothing reads and that are no output, each with what only they need."""
-    graph = nx.DiGraph()
+    graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from([*block.inputs, *block.nodes])
     for name, spec in block.nodes.items():
         graph.add_edges_from((s.text.partition(".")[0], name) for s in references(spec, block))

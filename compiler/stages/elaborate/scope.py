@@ -36,6 +36,11 @@ class Result:
     def default(self) -> str:
         return next(iter(self.outputs))
 
+    @property
+    def present(self) -> dict[str, Value]:
+        """The outputs that are there."""
+        return {name: value for name, value in self.outputs.items() if value is not None}
+
 
 @dataclass(frozen=True, eq=False)
 class Fill:
