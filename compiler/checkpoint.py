@@ -68,6 +68,7 @@ class Source:
     name: str
     shape: Shape
     apply: Callable[[np.ndarray], np.ndarray] = field(default=lambda x: x, compare=False)
+    start: int | None = 0                        # where the parameter lies among the tensor's numbers, when they are not moved
 
 
 def read_rules(tree: TreeMapping | None, size: Callable[[str], Any], sink: Sink) -> list[Rule]:
@@ -176,7 +177,8 @@ def _source(rule: Rule, part: int, foreign: str, shape: Shape) -> Source:
     def apply(x: np.ndarray) -> np.ndarray:
         moved = x.reshape(split).transpose(order).reshape(whole)
         return moved[part] if packed else moved
-    return Source(foreign, tuple(int(np.prod(g)) for g in groups), apply)
+    still = order == sorted(order)
+    return Source(foreign, tuple(int(np.prod(g)) for g in groups), apply, part * int(np.prod(shape)) if still else None)
 
 
 @dataclass(frozen=True)
@@ -203,11 +205,18 @@ class Loader:
 
     file: Any
     sources: Mapping[str, Source]
+    shapes: Mapping[str, Shape]                  # of our parameters
     last: tuple[str, np.ndarray] | None = None
 
-    def __call__(self, path: str) -> np.ndarray:
+    def __call__(self, path: str, whole: bool = True) -> Any:
+        """The array; a large one may be left in the file, as `Deferred`, where the `whole` is not needed."""
         source = self.sources[path]
+        if not whole and source.start is not None:
+            found = self.file.deferred(source.name, source.start, self.shapes[path])
+            if found is not None:
+                return found
         if self.last is None or self.last[0] != source.name:
+            self.last = None
             self.last = (source.name, self.file.read(source.name))
         return np.ascontiguousarray(source.apply(self.last[1]))
 
@@ -222,7 +231,7 @@ def match(file: Any, rules: list[Rule], ignored: list[str], shapes: Mapping[str,
     sink.check()
     match_weights({s.name: s.shape for s in found.values()}, Needed(file, () if own else tuple(ignored)))
     _check_floats(file, dict.fromkeys(s.name for s in found.values()))
-    return Loader(file, found)
+    return Loader(file, found, shapes)
 
 
 def _check_floats(file: Any, names: Iterable[str]) -> None:

@@ -97,7 +97,8 @@ def _weights(model: Model, weights: Any, init: int | None, module_needed: bool, 
     file = weights if isinstance(weights, str | Path) else None
     if file is not None and not module_needed:
         from .weights import open_weights
-        return None, model.loader(stack.enter_context(open_weights(file)))
+        loader = model.loader(stack.enter_context(open_weights(file)))
+        return None, lambda path: loader(path, whole=False)
     module = model.module(seed=init, weights=file) if weights is None or file is not None else _given(model, weights)
     reader = _reader(module)
     return (_plain(module) if module_needed else module), reader

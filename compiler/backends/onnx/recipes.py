@@ -1,4 +1,7 @@
-"""How initializers are made from parameters: pure functions of their arrays, named by `Recipe.kind`."""
+"""How initializers are made from parameters: pure functions of their arrays, named by `Recipe.kind`.
+
+Those in `STREAMED` are given large tensors as `Deferred`, still in their file, and only name the order of their numbers.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +45,10 @@ def _gates(weights: list[np.ndarray], settings: dict[str, Any]) -> np.ndarray:
     return np.stack([np.concatenate(sorted_[i:i + joined]) for i in range(0, len(sorted_), joined)])
 
 
-RECIPES: dict[str, Callable[[list[np.ndarray], dict[str, Any]], np.ndarray]] = {
+RECIPES: dict[str, Callable[[list[Any], dict[str, Any]], Any]] = {
     "plain": _plain,
     "transpose": _transpose,
     "add": _add,
     "gates": _gates,
 }
+STREAMED = frozenset({"plain", "transpose"})

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ from ... import __version__
 from ...ir.parameters import count
 from ...lang.diagnostic import Diagnostics, diagnostic
 from ...runtime.manifest import NAME, DataFile, Manifest, ModelFile, encode
+from ...weight_file import Deferred, Turned
 from ...weight_names import fold
 from .builder import ELEMENT, Recipe
 from .emit import Emitted
 from .interface import interface
-from .recipes import RECIPES, bfloat16_bits
+from .recipes import RECIPES, STREAMED, bfloat16_bits
 
 MODEL = "model.onnx"
 INLINE = 1024                     # bytes below which a weight stays in the model file
@@ -33,19 +35,19 @@ PAGE = 4096
 CHUNK = 1 << 22                   # numbers converted at a time
 _OURS = re.compile(r"weights-[0-9a-f]{16}\.bin")
 
-Tensors = Callable[[str], np.ndarray]
+Tensors = Callable[[str], np.ndarray | Deferred]
 Check = Callable[[Path], Mapping[str, Any]]
 
 
 def write(emitted: Emitted, folder: str | os.PathLike[str], tensors: Tensors, check: Check | None = None) -> Manifest:
     """Write `folder/model.onnx`, its weights and `folder/manifest.json`; returns the manifest.
 
-    `tensors` gives the parameter at a path, a float array of the spec's shape; each is asked for when it is written and not
-    kept. `check` is given the artifact while it still lies in a folder of its own, and returns fields of the manifest:
-    `certificate`, `proof`. Then the files appear whole, one after another, the manifest last; data files of an earlier export
-    are removed after it. A failure, of `check` too, leaves the folder as it was. Raises Diagnostics: `cannot-write`,
-    `checkpoint-mismatch` for a parameter of another shape, `bad-weights` for one that does not fit the dtype or is not finite,
-    and what `tensors` and `check` raise.
+    `tensors` gives the parameter at a path, a float array of the spec's shape or a tensor still in its file; each is asked for
+    when it is written and not kept. `check` is given the artifact while it still lies in a folder of its own, and returns
+    fields of the manifest: `certificate`, `proof`. Then the files appear whole, one after another, the manifest last; data
+    files of an earlier export are removed after it. A failure, of `check` too, leaves the folder as it was. Raises
+    Diagnostics: `cannot-write`, `checkpoint-mismatch` for a parameter of another shape, `bad-weights` for one that does not fit
+    the dtype or is not finite, and what `tensors` and `check` raise.
     """
     folder = Path(folder)
     made = _folders(folder)
@@ -175,7 +177,7 @@ def _weights(emitted: Emitted, staged: Path, tensors: Tensors) -> tuple[ModelPro
                 continue
             gap = -at % (PAGE if size >= LARGE else ALIGN)
             placed.append((held, at + gap, size))
-            for piece in (bytes(gap), *pieces) if gap else pieces:
+            for piece in chain((bytes(gap),), pieces):
                 file.write(piece)
                 digest.update(piece)
             at += gap + size
@@ -192,10 +194,11 @@ def _weights(emitted: Emitted, staged: Path, tensors: Tensors) -> tuple[ModelPro
     return model, (DataFile(name, at, digest.hexdigest()),)
 
 
-def _make(emitted: Emitted, recipe: Recipe, tensors: Tensors) -> np.ndarray:
+def _make(emitted: Emitted, recipe: Recipe, tensors: Tensors) -> np.ndarray | Deferred | Turned:
     arrays = []
     for path in recipe.parameters:
-        array = np.asarray(tensors(path))
+        array = tensors(path)
+        array = array if isinstance(array, Deferred) and recipe.kind in STREAMED else np.asarray(array)
         if array.shape != emitted.shapes[path]:
             raise Diagnostics([diagnostic("checkpoint-mismatch", f"parameter `{path}` should be {list(emitted.shapes[path])}, "
                                           f"and the weights give {list(array.shape)}", help="use weights of this spec")])
@@ -205,8 +208,12 @@ def _make(emitted: Emitted, recipe: Recipe, tensors: Tensors) -> np.ndarray:
     return made
 
 
-def _bytes(array: np.ndarray, recipe: Recipe, dtype: str, wrong: Unfit) -> Iterator[memoryview | bytes]:
+def _bytes(array: np.ndarray | Deferred | Turned, recipe: Recipe, dtype: str, wrong: Unfit) -> Iterator[memoryview | bytes]:
     """The numbers in C order and the model's dtype, some rows at a time."""
+    if not isinstance(array, np.ndarray):
+        for piece in array.pieces(CHUNK):
+            yield from _bytes(piece, recipe, dtype, wrong)
+        return
     if array.ndim == 0:
         array = array.reshape(1)
     rows = max(1, CHUNK * len(array) // max(array.size, 1))
