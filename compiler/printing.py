@@ -68,7 +68,7 @@ def _certificate(found: Mapping[str, Any] | None) -> list[str]:
     if found is None or found.get("status") == "none":
         return ["  not certified (--certify none)"]
     wrong = found.get("differences", ())
-    head = f"  certificate {found['status']}: {found['cases']} cases against {found['against']} on {found['on'] or 'no provider'}, "
+    head = f"certificate {found['status']}: {found['cases']} cases against {found['against']} on {found['on'] or 'no provider'}, "
     head += f"{len(wrong)} differences" if wrong else (
         f"largest difference {found['max_abs']:.1e} ({found['max_rel']:.0e} of the largest value; allowed {found['rtol']:.0e})")
     told = [line for d in (*wrong, *found.get("nan", ())) for line in textwrap.wrap(d, 94)]
