@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .graph import ARGUMENT, Argument, Input, Node, Origin, Region, TensorType, Value
+from .graph import ARGUMENT, Argument, Input, Node, Origin, Region, TensorType, Value, Values, fresh
 
 
-class RegionBuilder:
-    """A region under construction. `captured` maps values of the parent builder to this region's arguments."""
+class RegionBuilder(Values):
+    """A region under construction.
+
+    `captured` maps values of the parent builder to this region's arguments; `names` gives those their names, and is shared by
+    sibling bodies.
+    """
 
     def __init__(self, name: str, origin: Origin, parent: RegionBuilder | None = None, names: dict[Value, str] | None = None):
         self.name, self.origin, self.parent, self.about = name, origin, parent, ""
         self.arguments: list[Argument] = []
         self.nodes: list[Node] = []
         self.captured: dict[Value, Value] = {}
-        self.names = {} if names is None else names          # parent value -> argument name, shared by sibling bodies
+        self.names = {} if names is None else names
         self.taken: set[str] = set()
 
     def argument(self, name: str, type: TensorType) -> Value:
@@ -29,17 +33,6 @@ class RegionBuilder:
         node = Node(len(self.nodes), name, op, dict(inputs), tuple(outputs), tuple(types), origin)
         self.nodes.append(node)
         return node
-
-    def type(self, value: Value) -> TensorType:
-        if value.node == ARGUMENT:
-            return self.arguments[value.output].type
-        return self.nodes[value.node].types[value.output]
-
-    def label(self, value: Value) -> str:
-        if value.node == ARGUMENT:
-            return self.arguments[value.output].name
-        node = self.nodes[value.node]
-        return node.name if value.output == 0 or not node.name else f"{node.name}.{node.outputs[value.output]}"
 
     def capture(self, value: Value, owner: RegionBuilder) -> Value:
         """`value` of `owner`, this builder or one around it, as a value of this builder."""
@@ -54,12 +47,9 @@ class RegionBuilder:
     def _name(self, outer: Value) -> str:
         assert self.parent is not None
         if outer not in self.names:
-            base = self.parent.label(outer).rsplit(".", 2)
-            name = "_".join(p for p in base if p) or "captured"
-            used, n, fresh = self.taken | set(self.names.values()), 2, name
-            while fresh in used:
-                fresh, n = f"{name}_{n}", n + 1
-            self.names[outer] = fresh
+            parts = self.parent.label(outer).rsplit(".", 2)
+            name = "_".join(p for p in parts if p) or "captured"
+            self.names[outer] = fresh(name, self.taken | set(self.names.values()))
         return self.names[outer]
 
     def captures(self) -> dict[str, Value]:

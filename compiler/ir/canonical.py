@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from .graph import ARGUMENT, Branch, Call, Input, Node, Region, Repeat, Scan, Value
+from .graph import ARGUMENT, Call, Control, Node, Region, Scan, Value, mapped
 
 
 def canonical(region: Region) -> Region:
@@ -19,12 +19,11 @@ def canonical(region: Region) -> Region:
     order += sorted(set(range(len(nodes))) - set(order))
     rest = sorted(set(range(len(region.arguments))) - set(arguments), key=lambda i: str(region.arguments[i].type))
     places = {old: new for new, old in enumerate(order)}, {old: new for new, old in enumerate([*arguments, *rest])}
-    moved = lambda v: Value(v.node, places[1][v.output]) if v.node == ARGUMENT else Value(places[0][v.node], v.output)  # noqa: E731
 
-    def given(x: Input) -> Input:
-        return tuple(map(moved, x)) if isinstance(x, tuple) else None if x is None else moved(x)
+    def moved(v: Value) -> Value:
+        return Value(v.node, places[1][v.output]) if v.node == ARGUMENT else Value(places[0][v.node], v.output)
 
-    made = tuple(replace(nodes[k], id=i, inputs={p: given(x) for p, x in nodes[k].inputs.items()}) for i, k in enumerate(order))
+    made = tuple(replace(nodes[k], id=i, inputs={p: mapped(x, moved) for p, x in nodes[k].inputs.items()}) for i, k in enumerate(order))
     return replace(region, nodes=made, arguments=tuple(region.arguments[i] for i in [*arguments, *rest]),
                    outputs=tuple((name, moved(v)) for name, v in region.outputs))
 
@@ -54,7 +53,7 @@ def _walk(ends: list[Value], nodes: list[Node]) -> tuple[list[int], list[int]]:
 def _node(node: Node) -> Node:
     """The node with canonical bodies and its ports in order: those of an op by name, of a control node as its bodies number them."""
     op = node.op
-    if not isinstance(op, Call | Repeat | Branch | Scan):
+    if not isinstance(op, Control):
         return replace(node, inputs={p: node.inputs[p] for p in sorted(node.inputs)})
     bodies = tuple(map(canonical, op.bodies))
     ports = list(dict.fromkeys([a.name for b in bodies for a in b.arguments] + sorted(node.inputs)))

@@ -6,7 +6,7 @@ needs from outside arrives as an argument. Control nodes (`Call`, `Repeat`, `Sca
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,7 +38,14 @@ class Value:
     output: int = 0
 
 
-Input = Value | tuple[Value, ...] | None
+Input = Value | tuple[Value, ...] | None          # of a port: one value, those of a list port, or absent
+
+
+def mapped(given: Input, move: Callable[[Value], Value]) -> Input:
+    """What a port is given, with every value moved."""
+    if isinstance(given, tuple):
+        return tuple(map(move, given))
+    return None if given is None else move(given)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,16 +93,11 @@ class Node:
         return Value(self.id, self.outputs.index(name))
 
 
-@dataclass(frozen=True, eq=False)
-class Region:
-    """A graph with arguments and named outputs; `name` is the block it was made from."""
+class Values:
+    """What a region and its builder know of their values."""
 
-    name: str
-    arguments: tuple[Argument, ...]
-    nodes: tuple[Node, ...]
-    outputs: tuple[tuple[str, Value], ...]
-    origin: Origin
-    about: str = ""
+    arguments: Sequence[Argument]
+    nodes: Sequence[Node]
 
     def type(self, value: Value) -> TensorType:
         if value.node == ARGUMENT:
@@ -108,6 +110,18 @@ class Region:
             return self.arguments[value.output].name
         node = self.nodes[value.node]
         return node.name if value.output == 0 else f"{node.name}.{node.outputs[value.output]}"
+
+
+@dataclass(frozen=True, eq=False)
+class Region(Values):
+    """A graph with arguments and named outputs; `name` is the block it was made from."""
+
+    name: str
+    arguments: tuple[Argument, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[tuple[str, Value], ...]
+    origin: Origin
+    about: str = ""
 
     def argument(self, name: str) -> Value:
         return Value(ARGUMENT, next(i for i, a in enumerate(self.arguments) if a.name == name))
@@ -156,7 +170,8 @@ class Repeat:
 class Branch:
     """Copies side by side with the same inputs; node outputs are `all.x`, or the routed mixture when `route`.
 
-    A routed branch has inputs `route.weights` float[*b, k] and `route.indices` int64[*b, k] beside the body's.
+    A routed branch has inputs `route.weights` float[*b, k] and `route.indices` int64[*b, k] beside the body's. `carry` is
+    empty: nothing goes from copy to copy.
     """
 
     bodies: tuple[Region, ...]
@@ -192,7 +207,7 @@ class Scan:
         return (self.body,)
 
 
-Control = Call | Repeat | Branch | Scan
+Control = Call | Repeat | Branch | Scan          # the ops of nodes that hold regions
 
 
 @dataclass(frozen=True)
@@ -218,6 +233,19 @@ class Graph:
 def join(*parts: str) -> str:
     """A path from its parts; empty parts vanish."""
     return ".".join(p for p in parts if p)
+
+
+def fresh(base: str, taken: Container[str]) -> str:
+    """`base`, or `base_2`, `base_3`, ... where that is taken."""
+    name, n = base, 2
+    while name in taken:
+        name, n = f"{base}_{n}", n + 1
+    return name
+
+
+def bodies(node: Node) -> tuple[Region, ...]:
+    """The distinct regions that a node holds; none for an op."""
+    return node.op.bodies if isinstance(node.op, Control) else ()
 
 
 def walk(region: Region, path: str = "") -> Iterator[tuple[str, Region, Node]]:

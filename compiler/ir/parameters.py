@@ -8,7 +8,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from .graph import Branch, Call, Graph, Node, Origin, Region, Repeat, Scan, join
+from .graph import Branch, Call, Control, Graph, Node, Origin, Region, Repeat, Scan, join
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _entry(region: Region, node: Node, path: str, copies: tuple[tuple[int, ...],
 def owner_of(region: Region, node: Node) -> Node | None:
     """The op node that a parameter node was made for, as its port: `query` of `query.weight`."""
     for other in region.nodes:
-        if not is_parameter(other) and not isinstance(other.op, Call | Repeat | Branch | Scan):
+        if not is_parameter(other) and not isinstance(other.op, Control):
             for port in other.op.parameters():
                 given = other.inputs.get(port)
                 if given is not None and not isinstance(given, tuple) and given.node == node.id and join(other.name, port) == node.name:

@@ -9,7 +9,7 @@ from typing import Any
 
 from .canonical import canonical
 from .dimension import Dim
-from .graph import ARGUMENT, Branch, Call, Graph, Input, Node, Region, Repeat, Scan, Value
+from .graph import ARGUMENT, Branch, Control, Graph, Input, Node, Region, Repeat, Scan, Value, bodies
 
 
 def describe(region: Region, margin: bool = False) -> str:
@@ -51,13 +51,8 @@ def _lines(region: Region, depth: int, margin: bool, names: bool) -> Iterator[st
     yield f"{blank}{pad}-> {outs}"
 
 
-def bodies(node: Node) -> tuple[Region, ...]:
-    """The regions a node holds."""
-    return node.op.bodies if isinstance(node.op, Call | Repeat | Branch | Scan) else ()
-
-
 def _node(region: Region, node: Node, names: bool) -> str:
-    control = isinstance(node.op, Call | Repeat | Branch | Scan)
+    control = isinstance(node.op, Control)
     keys = _argument_numbers(node) if control and not names else {}
     inputs = ", ".join(f"{keys.get(k, k)}={_input(region, v, names)}" for k, v in node.inputs.items() if v not in (None, ()))
     types = ", ".join(str(t) for t in node.types)
@@ -124,7 +119,7 @@ def _control(op: Any, keys: dict[str, str]) -> str:
 
 
 def runs(numbers: tuple[int, ...]) -> str:
-    """`0x12` for twelve copies of body 0, `0,1 x3` for a cycle, else the list."""
+    """`[0]x12` for twelve times 0, `[0,1]x3` for a cycle, else the list."""
     for period in range(1, len(numbers) // 2 + 1):
         if len(numbers) % period == 0 and numbers == numbers[:period] * (len(numbers) // period):
             return f"[{','.join(map(str, numbers[:period]))}]x{len(numbers) // period}"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..ir.builder import RegionBuilder
-from ..ir.graph import ARGUMENT, Branch, Call, Graph, Input, Node, Region, Repeat, Scan, Value, join
+from ..ir.graph import ARGUMENT, Branch, Call, Graph, Input, Node, Region, Repeat, Scan, Value, bodies, fresh, join, mapped
 from ..ops.registry import OPS
 
 PARAMETER = OPS["parameter"]
@@ -27,11 +27,11 @@ def _region(region: Region) -> Region:
     builder = _copy_frame(region)
     moved: dict[Value, Value] = {Value(ARGUMENT, i): Value(ARGUMENT, i) for i in range(len(region.arguments))}
     for node in region.nodes:
-        inputs = {k: _renamed(v, moved) for k, v in node.inputs.items()}
+        inputs = {k: mapped(v, moved.__getitem__) for k, v in node.inputs.items()}
         op = node.op
         if isinstance(op, Scan):
-            op, more = _scan(replace_op(op), node, inputs, builder)
-            inputs |= more
+            op, lifted = _scan(op, node, inputs, builder)
+            inputs |= lifted
         elif isinstance(op, Call):
             op = Call(_region(op.body))
         elif isinstance(op, Repeat | Branch):
@@ -42,15 +42,11 @@ def _region(region: Region) -> Region:
     return builder.finish([(n, moved[v]) for n, v in region.outputs])
 
 
-def replace_op(op: Scan) -> Scan:
-    """Inner scans first, so that what is fixed for them may move further."""
-    return replace(op, body=_region(op.body))
-
-
 def _scan(op: Scan, node: Node, inputs: Mapping[str, Input], outer: RegionBuilder) -> tuple[Scan, dict[str, Input]]:
-    changing = {*op.carry, *op.each}
-    fixed = {i: v for i, a in enumerate(op.body.arguments) if a.name not in changing and isinstance(v := inputs.get(a.name), Value)}
-    body, extra = _extract(op.body, fixed, outer, node.name)
+    """The scan without its invariants, and its new inputs. Inner scans first, so that what is fixed for them may move further."""
+    body, changing = _region(op.body), {*op.carry, *op.each}
+    fixed = {i: v for i, a in enumerate(body.arguments) if a.name not in changing and isinstance(v := inputs.get(a.name), Value)}
+    body, extra = _extract(body, fixed, outer, node.name)
     return replace(op, body=body), extra
 
 
@@ -64,17 +60,15 @@ def _extract(region: Region, fixed: Mapping[int, Value], outer: RegionBuilder, p
 
     def inside(value: Value) -> Value:
         if value not in kept:
-            name, n = region.label(value).replace(".", "_"), 2
-            while name in inner.taken:
-                name, n = f"{region.label(value).replace('.', '_')}_{n}", n + 1
+            name = fresh(region.label(value).replace(".", "_"), inner.taken)
             extra[name] = known[value]
             kept[value] = inner.argument(name, region.type(value))
         return kept[value]
 
     for node in region.nodes:
         if _movable(node, known) and (not isinstance(node.op, PARAMETER) or node.id in owners):
-            made = outer.add(join(path, node.name), node.op, {k: _renamed(v, known) for k, v in node.inputs.items()}, node.outputs,
-                             node.types, node.origin)
+            inputs = {k: mapped(v, known.__getitem__) for k, v in node.inputs.items()}
+            made = outer.add(join(path, node.name), node.op, inputs, node.outputs, node.types, node.origin)
             known |= {Value(node.id, k): Value(made.id, k) for k in range(len(node.outputs))}
             continue
         op, more = node.op, {}
@@ -82,7 +76,7 @@ def _extract(region: Region, fixed: Mapping[int, Value], outer: RegionBuilder, p
             given = {i: known[v] for i, a in enumerate(op.body.arguments) if isinstance(v := node.inputs.get(a.name), Value) and v in known}
             body, lifted = _extract(op.body, given, outer, join(path, node.name))
             op, more = Call(body), {k: _enter(v, k, outer, inner, extra) for k, v in lifted.items()}
-        inputs = {k: _mapped(v, inside) for k, v in node.inputs.items()} | more
+        inputs = {k: mapped(v, inside) for k, v in node.inputs.items()} | more
         made = inner.add(node.name, op, inputs, node.outputs, node.types, node.origin)
         kept |= {Value(node.id, k): Value(made.id, k) for k in range(len(node.outputs))}
     return inner.finish([(n, inside(v)) for n, v in region.outputs]), extra
@@ -93,24 +87,19 @@ def _enter(value: Input, hint: str, outer: RegionBuilder, inner: RegionBuilder, 
     assert isinstance(value, Value)
     for name, have in extra.items():
         if have == value:
-            return Value(ARGUMENT, next(i for i, a in enumerate(inner.arguments) if a.name == name))
-    name, n = hint, 2
-    while name in inner.taken:
-        name, n = f"{hint}_{n}", n + 1
+            return next(Value(ARGUMENT, i) for i, a in enumerate(inner.arguments) if a.name == name)
+    name = fresh(hint, inner.taken)
     extra[name] = value
     return inner.argument(name, outer.type(value))
 
 
 def _movable(node: Node, known: Mapping[Value, Value]) -> bool:
-    if getattr(node.op, "random", False) or _random(node):
-        return False
-    return all(v in known for v in node.values)
+    return not _random(node) and all(v in known for v in node.values)
 
 
 def _random(node: Node) -> bool:
-    """Whether training draws random numbers anywhere inside: then each step must draw its own."""
-    bodies = node.op.bodies if isinstance(node.op, Call | Repeat | Branch | Scan) else ()
-    return any(getattr(n.op, "random", False) or _random(n) for b in bodies for n in b.nodes)
+    """Whether training draws random numbers, here or anywhere inside: then each step must draw its own."""
+    return getattr(node.op, "random", False) or any(_random(n) for b in bodies(node) for n in b.nodes)
 
 
 def _parameters_to_move(region: Region, known: set[Value]) -> set[int]:
@@ -121,15 +110,14 @@ def _parameters_to_move(region: Region, known: set[Value]) -> set[int]:
         if Value(node.id) in params:
             continue
         reads = list(node.values)
-        if all(v in reach for v in reads) and not getattr(node.op, "random", False) and not _random(node):
+        if all(v in reach for v in reads) and not _random(node):
             reach |= {Value(node.id, k) for k in range(len(node.outputs))}
             owners |= {params[v] for v in reads if v in params}
     return owners
 
 
 def _has_scan(node: Node) -> bool:
-    op = node.op
-    return isinstance(op, Scan) or (isinstance(op, Call | Repeat | Branch) and any(_has_scan(n) for b in op.bodies for n in b.nodes))
+    return isinstance(node.op, Scan) or any(_has_scan(n) for b in bodies(node) for n in b.nodes)
 
 
 def _copy_frame(region: Region) -> RegionBuilder:
@@ -138,13 +126,3 @@ def _copy_frame(region: Region) -> RegionBuilder:
     for a in region.arguments:
         builder.argument(a.name, a.type)
     return builder
-
-
-def _renamed(given: Input, names: Mapping[Value, Value]) -> Input:
-    return _mapped(given, names.__getitem__)
-
-
-def _mapped(given: Input, move: object) -> Input:
-    if isinstance(given, tuple):
-        return tuple(move(v) for v in given)  # type: ignore[operator]
-    return None if given is None else move(given)  # type: ignore[operator]

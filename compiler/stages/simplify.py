@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..ir.graph import ARGUMENT, Branch, Call, Graph, Input, Node, Region, Repeat, Scan, Value
+from ..ir.graph import ARGUMENT, Branch, Call, Graph, Input, Node, Region, Repeat, Scan, Value, mapped
 
 
 def simplify(graph: Graph) -> Graph:
@@ -52,9 +52,6 @@ def _without(region: Region, kept: set[str]) -> Region:
     def moved(value: Value) -> Value:
         return places.get(value, value)
 
-    def given(x: Input) -> Input:
-        return tuple(map(moved, x)) if isinstance(x, tuple) else None if x is None else moved(x)
-
-    nodes = tuple(replace(n, inputs={k: given(x) for k, x in n.inputs.items()}) for n in region.nodes)
+    nodes = tuple(replace(n, inputs={k: mapped(x, moved) for k, x in n.inputs.items()}) for n in region.nodes)
     return replace(region, arguments=tuple(region.arguments[i] for i in numbers), nodes=nodes,
                    outputs=tuple((n, moved(v)) for n, v in region.outputs))

@@ -14,7 +14,7 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from ...ir.dimension import Dim
-from ...ir.graph import TensorType
+from ...ir.graph import TensorType, fresh
 from .recipes import bfloat16_bits
 
 ELEMENT = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16,
@@ -245,9 +245,7 @@ class Builder:
         return self.once(("transpose", weight.name), lambda: self.op("Transpose", weight, perm=[1, 0]))
 
     def unique(self, base: str) -> str:
-        name, n = base, 2
-        while name in self.store.names:
-            name, n = f"{base}_{n}", n + 1
+        name = fresh(base, self.store.names)
         self.store.names.add(name)
         return name
 

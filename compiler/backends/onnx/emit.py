@@ -155,5 +155,3 @@ def _domains(nodes: Iterable[NodeProto]) -> set[str]:
         for attribute in node.attribute:
             found |= _domains(attribute.g.node)
     return found
-
-

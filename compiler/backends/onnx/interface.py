@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...ir.dimension import Dim
-from ...ir.graph import ARGUMENT, Branch, Call, Graph, Node, Region, Repeat, Scan, TensorType, Value
+from ...ir.graph import ARGUMENT, Control, Graph, Node, Region, Scan, TensorType, Value, bodies
 from ...lang.diagnostic import Diagnostics, diagnostic
 from ...runtime.dimension import parse
 from ...runtime.manifest import Input, Output
@@ -79,10 +79,9 @@ def _hides_nothing(region: Region) -> bool:
     """Whether masks and lengths that are left out mean ones that hide nothing: no op asks for more than what is hidden."""
     def optional(node: Node) -> bool:
         return any(region.type(v).optional for v in node.values)
-    controls = (n for n in region.nodes if isinstance(n.op, Call | Repeat | Branch | Scan))
-    plain = (n for n in region.nodes if not isinstance(n.op, Call | Repeat | Branch | Scan))
-    return (all(_hides_nothing(body) for n in controls for body in n.op.bodies)
-            and not any(n.op.name in ("or", "not", "first_of") and optional(n) for n in plain))
+    ops = (n for n in region.nodes if not isinstance(n.op, Control))
+    return (all(_hides_nothing(body) for n in region.nodes for body in bodies(n))
+            and not any(n.op.name in ("or", "not", "first_of") and optional(n) for n in ops))
 
 
 def _told(entry: str, free: set[str]) -> bool:
@@ -114,7 +113,7 @@ def _trace(region: Region, given: Mapping[int, str], uses: Uses) -> None:
         flows = {port: env[v] for port, v in node.inputs.items() if isinstance(v, Value) and v in env}
         if not flows:
             continue
-        if not isinstance(node.op, Call | Repeat | Branch | Scan):
+        if not isinstance(node.op, Control):
             _use(region, node, flows, uses)
             if node.op.name in MOVES and "in" in flows:
                 env[Value(node.id)] = flows["in"]

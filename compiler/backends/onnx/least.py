@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ir.dimension import Dim
-from ...ir.graph import Branch, Call, Graph, Node, Region, Repeat, Scan, TensorType, Value
+from ...ir.graph import Control, Graph, Node, Region, TensorType, Value
 
 # ONNX Runtime 1.31: empty inputs of recurrent layers end the process, of the others are an error.
 WHOLE = frozenset({"rnn", "lstm", "gru", "attention", "group_norm"})
@@ -30,7 +30,7 @@ def least(graph: Graph) -> dict[str, int]:
 def _filled(region: Region) -> Iterator[Dim]:
     """The sizes that must not be 0."""
     for node in region.nodes:
-        if isinstance(node.op, Call | Repeat | Branch | Scan):
+        if isinstance(node.op, Control):
             for body in node.op.bodies:
                 yield from _filled(body)
         elif node.op.name in WHOLE:

@@ -28,10 +28,11 @@ def _find(g: Builder, dim: Dim) -> Val:
 
 def _holder(g: Builder, dim: Dim) -> tuple[Val, int] | None:
     """A value with this size, of the outermost graph that has one."""
-    found, scope = None, g
+    found: tuple[Val, int] | None = None
+    scope: Builder | None = g
     while scope is not None:
         found = scope.dims.get(dim, found)
-        scope = scope.parent  # type: ignore[assignment]
+        scope = scope.parent
     return found
 
 

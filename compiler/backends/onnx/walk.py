@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...ir.graph import ARGUMENT, Branch, Call, Node, Region, Repeat, Scan, Value
+from ...ir.graph import ARGUMENT, Branch, Call, Control, Node, Region, Repeat, Scan, Value
 from ...lang.diagnostic import Diagnostic, Label, diagnostic
 from ...ops.base import Form, Site
 from ...ops.values import NamedParameter
@@ -63,7 +63,7 @@ class Walker:
         at.g.path, at.g.line = here.path, node.origin.span.place
         if isinstance(op, NamedParameter):
             return [self._parameter(here, node)]
-        if not isinstance(op, Call | Repeat | Branch | Scan):
+        if not isinstance(op, Control):
             return self._apply(here, region, node, used, env)
         given = {name: env[v] for name, v in node.inputs.items() if isinstance(v, Value)}
         if isinstance(op, Call):
@@ -77,15 +77,17 @@ class Walker:
         return [made.get(name) for name in node.outputs]
 
     def _parameter(self, here: Place, node: Node) -> Val:
-        shape = tuple(d.value for d in node.types[0].shape)
-        self.parameters[here.owner] = shape  # type: ignore[assignment]
-        return here.g.stored(here.owner, shape)  # type: ignore[arg-type]
+        shape = tuple(d.value for d in node.types[0].shape if d.value is not None)
+        assert len(shape) == len(node.types[0].shape), f"{here.owner} has a free size"
+        self.parameters[here.owner] = shape
+        return here.g.stored(here.owner, shape)
 
     def _copies(self, here: Place, op: Repeat | Branch, used: frozenset[str], given: Entries) -> dict[str, Entry]:
         """Every copy in turn: outputs of the last one, and `all.x`."""
-        stacked = {o.removeprefix("all."): [] for o in used if o.startswith("all.")}  # type: dict[str, list[Entry]]
+        stacked: dict[str, list[Entry]] = {o.removeprefix("all."): [] for o in used if o.startswith("all.")}
         last = frozenset(o for o in used if not o.startswith("all."))
-        line, state, outs = here.g.line, {name: given.get(name) for name in op.carry}, {}  # type: ignore[var-annotated]
+        line, state = here.g.line, {name: given.get(name) for name in op.carry}
+        outs: dict[str, Entry] = {}
         for i, body in enumerate(op.schedule):
             place = here.copy(i, op.share[i])
             inputs = {**given, **state, **{name: element(place, given[name], at[i]) for name, at in op.each.items()}}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ...ir.dimension import Dim
-from ...ir.graph import TensorType
+from ...ir.graph import TensorType, fresh
 from .source import COMPARE, Py, binary, source, ternary
 
 RESERVED = frozenset({"self", "torch", "nn", "math", "F", "Tensor", *dir(builtins)})
@@ -35,9 +35,7 @@ class Scope:
         base = hint.replace(".", "_") or "x"
         if keyword.iskeyword(base) or base in RESERVED:
             base += "_"
-        name, n = base, 2
-        while name in self.taken:
-            name, n = f"{base}_{n}", n + 1
+        name = fresh(base, self.taken)
         self.taken.add(name)
         return name
 
@@ -68,8 +66,8 @@ class Printer:
         return Py(name)
 
     def lets(self, hints: tuple[str, ...], expression: object) -> tuple[Py, ...]:
-        """Assign a tuple: `a, b = expression`."""
-        names = tuple(self.scope.name(h) for h in hints)
+        """Assign a tuple: `a, b = expression`; `_` for a part that nothing reads."""
+        names = tuple(h if h == "_" else self.scope.name(h) for h in hints)
         self.scope.line(f"{', '.join(names)} = {source(expression)}")
         return tuple(Py(n) for n in names)
 
@@ -156,4 +154,3 @@ def _spell(scope: Scope, dim: Dim) -> Py | None:
 def _floor(scope: Scope, inner: Dim, by: int) -> Py | None:
     found = size_in(scope, inner)
     return None if found is None else found // by
-

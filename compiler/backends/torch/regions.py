@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...ir.graph import ARGUMENT, Argument, Branch, Call, Node, Region, Repeat, Scan, TensorType, Value, join
+from ...ir.graph import ARGUMENT, Argument, Control, Node, Region, TensorType, Value, bodies, join
 from ...ir.parameters import is_parameter
 from ...ir.text import describe
 from .printer import Printer, Scope
@@ -17,7 +17,7 @@ Types = dict[str, "TensorType | tuple[TensorType, ...] | None"]
 
 
 def is_control(node: Node) -> bool:
-    return isinstance(node.op, Call | Repeat | Branch | Scan)
+    return isinstance(node.op, Control)
 
 
 def live(region: Region, roots: Iterable[Value]) -> set[Value]:
@@ -109,7 +109,7 @@ def symbols(region: Region) -> tuple[str, ...]:
     while stack:
         for node in stack.pop().nodes:
             found |= {s for t in node.types for d in t.shape for s in d.symbols()}
-            stack.extend(node.op.bodies if is_control(node) else ())
+            stack.extend(bodies(node))
     text = describe(region)
     places = {s: m.start() for s in found if (m := re.search(rf"\b{re.escape(s)}\b", text))}
     return tuple(sorted(found, key=lambda s: (places.get(s, len(text)), s)))

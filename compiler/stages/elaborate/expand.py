@@ -267,5 +267,3 @@ def missing_port(name: str, what: str, found: Gathered, *labels: Label) -> Fault
     filled = len(found.layers) > 1
     return fault("missing-port", f"{what} needs `{name}`", found.target_span, *labels,
                  help=f"wire it: `{name}: NODE`{' in the fill, from a value of the file it is written in' if filled else ''}")
-
-

@@ -215,5 +215,3 @@ def unused(block: BlockSpec) -> list[tuple[Scalar | NodeSpec, list[str]]]:
     ends = [n for n in idle if not any(True for _ in graph.successors(n))]
     return [(block.nodes[n] if n in block.nodes else block.inputs[n].name,
              [m for m in idle if nx.has_path(graph, m, n) and m != n]) for n in ends]
-
-
