@@ -165,6 +165,7 @@ def compile_(spec: str, sets: tuple[str, ...], output: Path | None) -> None:
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder for model.onnx, weights and manifest.json.")
 @click.option("--weights", type=click.Path(path_type=Path), help="Weights: safetensors, npz, or weights-only .pt/.bin; a folder of shards.")
 @click.option("--init", "seed", type=int, help="Start from random weights with this seed instead.")
+@click.option("--no-weights", is_flag=True, help="Write the graph and the manifest alone, to be looked at; nothing can run them.")
 @click.option("--target", type=click.Choice(["ort-cpu", "ort-cuda", "portable"]), default="ort-cpu", show_default=True)
 @click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), default="float32", show_default=True)
 @click.option("--certify", type=click.Choice(["sweep", "full", "none"]), default="sweep", show_default=True,
@@ -174,15 +175,16 @@ def compile_(spec: str, sets: tuple[str, ...], output: Path | None) -> None:
 @click.option("--require-fused", is_flag=True, help="Fail where an attention site takes no fused form.")
 @click.option("--prove", is_flag=True, help="Find the kernels that CUDA runs, on a GPU or by a dry run; fail where they are not fused.")
 def export(spec: str, sets: tuple[str, ...], output: Path, weights: Path | None, seed: int | None, target: str, dtype: str,
-           certify: str, without: tuple[str, ...], sites: bool, require_fused: bool, prove: bool) -> None:
+           certify: str, without: tuple[str, ...], sites: bool, require_fused: bool, prove: bool,
+           no_weights: bool) -> None:
     """Write an ONNX model that ONNX Runtime runs, checked against PyTorch."""
-    if weights is not None and seed is not None:
-        raise click.UsageError("`--weights` and `--init` exclude each other")
-    if weights is None and seed is None:
+    if (weights is not None) + (seed is not None) + no_weights > 1:
+        raise click.UsageError("`--weights`, `--init` and `--no-weights` exclude each other")
+    if weights is None and seed is None and not no_weights:
         raise click.UsageError("give the weights with `--weights FILE`, or random ones with `--init SEED`")
     from .printing import export_report
     model = compiled(spec, sets)
-    manifest = model.export(output, weights, seed, target, dtype, certify, without, require_fused, prove)
+    manifest = model.export(output, weights, seed, target, dtype, certify, without, require_fused, prove, no_weights)
     print(export_report(manifest, output, sites), end="")
     if any(found and found.get("status") == "failed" for found in (manifest.certificate, manifest.proof)):
         raise Failed

@@ -32,11 +32,9 @@ LARGEST = 3_000_000_000            # parameters above which no PyTorch module is
 
 
 def export(model: Model, folder: Path, weights: Any, init: int | None, target: str, dtype: str, certificate: str,
-           without: frozenset[str], require_fused: bool = False, prove: bool = False) -> Manifest:
+           without: frozenset[str], require_fused: bool = False, prove: bool = False, no_weights: bool = False) -> Manifest:
     """See `Model.export`."""
-    if (weights is None) == (init is None):
-        raise Diagnostics([diagnostic("bad-command", "an export needs either weights or the seed of random ones",
-                                      help="give `weights`, or `init`; on the command line `--weights FILE` or `--init SEED`")])
+    _check_weights(weights, init, no_weights, prove)
     if dtype == "bfloat16" and target != "ort-cuda":
         raise Diagnostics([diagnostic("bad-command", f"bfloat16 runs on CUDA only, and this export is for {target}",
                                       help="add `--target ort-cuda`, or export float32 or float16")])
@@ -45,6 +43,8 @@ def export(model: Model, folder: Path, weights: Any, init: int | None, target: s
     emitted = emit(model.lowered, target, dtype, without, model.spec_text)
     if short := unmet([*model.contract, *([REQUIRE_FUSED] if require_fused else [])], emitted.sites, model.lowered, target):
         raise CheckFailed(short)
+    if no_weights:
+        return write(emitted, folder, None, lambda at: {"certificate": {"status": "none"}})
     large = model.parameters > LARGEST
     with ExitStack() as stack:
         module, tensors = _weights(model, weights, init, certificate != "none" and not large, stack)
@@ -61,6 +61,16 @@ def export(model: Model, folder: Path, weights: Any, init: int | None, target: s
                 return found | {"note": "certified on its float32 twin: bfloat16 runs on CUDA only"}
             return certify(folder, module, _arguments(model.lowered), dtype, full)
         return write(emitted, folder, tensors, lambda at: {"certificate": check(at), "proof": _proof(at) if prove else None})
+
+
+def _check_weights(weights: Any, init: int | None, no_weights: bool, prove: bool) -> None:
+    if (weights is not None) + (init is not None) + no_weights != 1:
+        raise Diagnostics([diagnostic("bad-command", "an export needs weights, or the seed of random ones, or to be told to do without",
+                                      help="give `weights`, `init` or `no_weights`; on the command line `--weights FILE`, `--init SEED` or "
+                                           "`--no-weights`, one of them")])
+    if no_weights and prove:
+        raise Diagnostics([diagnostic("bad-command", "kernels are found by running the model, which needs weights",
+                                      help="give `--init SEED` with `--prove`")])
 
 
 def _check_provable(target: str) -> None:

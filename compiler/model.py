@@ -95,21 +95,22 @@ class Model:
 
     def export(self, folder: str | Path, weights: str | Path | torch.nn.Module | None = None, init: int | None = None,
                target: str = "ort-cpu", dtype: str = "float32", certify: str = "sweep", without: tuple[str, ...] = (),
-               require_fused: bool = False, prove: bool = False) -> Manifest:
+               require_fused: bool = False, prove: bool = False, no_weights: bool = False) -> Manifest:
         """Write `folder/model.onnx`, its weights and `folder/manifest.json`, and certify it against PyTorch.
 
-        Give `weights` (a file, or a module of this model) or `init` (a seed). `certify` is sweep, full or none.
+        Give `weights` (a file, or a module of this model), `init` (a seed) or `no_weights`: the graph and the manifest alone, to be looked
+        at. `certify` is sweep, full or none.
         A site that takes another form than `expect:` asks for, or with `require_fused` an attention site that is not fused, raises
         `CheckFailed`. `prove` finds the kernels that CUDA selects (`manifest.proof`). Raises Diagnostics; an export that fails leaves
         the folder as it was.
         """
         from .export import export
-        return export(self, Path(folder), weights, init, target, dtype, certify, frozenset(without), require_fused, prove)
+        return export(self, Path(folder), weights, init, target, dtype, certify, frozenset(without), require_fused, prove, no_weights)
 
     @property
     def spec_text(self) -> str:
-        """The text of the spec, kept in the ONNX file."""
-        return self._compiled.spec.source.text
+        """The spec as one file that needs no other, kept in the ONNX file; the file as written where it cannot be one."""
+        return self._compiled.resolved() or self._compiled.spec.source.text
 
     def loader(self, file: Any) -> Any:
         """A function from a parameter's path to its array, for an open weight file that fits. Raises Diagnostics."""

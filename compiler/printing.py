@@ -46,7 +46,7 @@ def export_report(manifest: Any, folder: Path, all_sites: bool) -> str:
     rows = [(str(folder / name), size((folder / name).stat().st_size)) for name in names]
     lines += ["  " + line for line in columns(rows, frozenset({1}))]
     lines += _sites(manifest.sites, all_sites)
-    return "\n".join([*lines, *_certificate(manifest.certificate), *_proof(manifest.proof, all_sites)]) + "\n"
+    return "\n".join([*lines, *_certificate(manifest), *_proof(manifest.proof, all_sites)]) + "\n"
 
 
 def _sites(sites: Sequence[Mapping[str, Any]], everything: bool) -> list[str]:
@@ -64,7 +64,10 @@ def _sites(sites: Sequence[Mapping[str, Any]], everything: bool) -> list[str]:
     return lines
 
 
-def _certificate(found: Mapping[str, Any] | None) -> list[str]:
+def _certificate(manifest: Any) -> list[str]:
+    found = manifest.certificate
+    if manifest.form == "no-weights":
+        return ["  without weights (--no-weights): not certified, and nothing can run it"]
     if found is None or found.get("status") == "none":
         return ["  not certified (--certify none)"]
     wrong = found.get("differences", ())
@@ -105,7 +108,7 @@ def library() -> str:
     from .lang.tree import Scalar
     from .library import BLOCKS, MODELS
     from .ops.registry import FAMILIES
-    from .pipeline import load
+    from .stages.parse import load
     lines = ["models"]
     rows = []
     for path in sorted(MODELS.glob("*.yaml")):

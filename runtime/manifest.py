@@ -16,7 +16,7 @@ from .fields import Fields
 
 VERSION = 1
 NAME = "manifest.json"
-FORMS = ("full",)
+FULL, NO_WEIGHTS = FORMS = ("full", "no-weights")
 DTYPES = ("int64", "int32", "bool", "float32", "float16", "bfloat16")
 FLOATS = ("float32", "float16", "bfloat16")
 Shape = tuple[int | str, ...]
@@ -81,8 +81,8 @@ class Input:
 
 @dataclass(frozen=True)
 class Manifest:
-    """`structure` and `identity` are the graph's hashes; `sites` the fusion report; `certificate` None when skipped; `proof`, of the
-    kernels on CUDA, None when not asked for."""
+    """`form` says whether the weights are there; `structure` and `identity` are the graph's hashes; `sites` the fusion report;
+    `certificate` None when skipped; `proof`, of the kernels on CUDA, None when not asked for."""
 
     name: str
     form: str

@@ -17,7 +17,7 @@ import numpy as np
 from .arguments import prepare
 from .convert import widen_bfloat16
 from .errors import ArtifactError, check, suggest
-from .manifest import NAME, DataFile, Input, Manifest, ModelFile, Output, read
+from .manifest import NAME, NO_WEIGHTS, DataFile, Input, Manifest, ModelFile, Output, read
 from .origin import explain
 
 if TYPE_CHECKING:
@@ -91,14 +91,18 @@ def open(folder: str | os.PathLike[str], device: str = "cpu", *, threads: int | 
 
     `threads` per operator (None: ONNX Runtime's choice), `spin` lets idle threads burn time for latency, `profile` is the prefix
     of a profile's file, `verify` hashes the weight files as well. Raises `ArtifactError`: `bad-artifact` (manifest, missing or
-    changed files), `load-failed` (with the node's path and line), `device-not-active` (unless `allow_fallback`: see `.provider`),
-    `cannot-write` (no folder for the profile).
+    changed files, no weights), `load-failed` (with the node's path and line), `device-not-active` (unless `allow_fallback`: see
+    `.provider`), `cannot-write` (no folder for the profile).
     """
     if device not in PROVIDERS:
         raise ArtifactError("device-not-active", f"no device `{device}`", helps=suggest(device, PROVIDERS, "devices"))
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise ArtifactError("load-failed", f"`threads` cannot be {threads}", f"expected a number from 1 to {MOST_THREADS}")
     manifest, folder = read(folder), _folder(folder)
+    if manifest.form == NO_WEIGHTS:
+        raise ArtifactError("bad-artifact", f"`{folder}` has no weights, so it cannot run",
+                            "it was exported with `--no-weights`, to be looked at",
+                            "export it again with `--weights FILE`, or with random ones: `--init SEED`")
     check(_files(folder, manifest, verify))
     session = _session(folder / manifest.model.file, device, _options(threads, spin, profile))
     artifact = Artifact(folder, manifest, session)

@@ -3,15 +3,18 @@
 import os
 import resource
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nnspec
 import numpy as np
+import onnx
 import pytest
 import torch
 from nnspec import runtime
 from nnspec.lang.diagnostic import Diagnostics
+from nnspec.runtime.manifest import read
 
 SPEC = """
 nnspec: 1
@@ -174,3 +177,32 @@ def test_integers_are_not_taken_for_floats(model, tmp_path, certify):
         model.export(tmp_path / "out", weights=tmp_path / "w.npz", certify=certify)
     (item,) = found.value.items
     assert item.code == "bad-weights" and item.notes == ("`up.weight` is int8",)
+
+
+def test_without_weights_there_is_the_same_graph_and_no_data(tmp_path):
+    """llama-3-8b, whose weights would be 32 GB, in seconds."""
+    began, tied = time.monotonic(), nnspec.load("llama-3-8b")
+    manifest = tied.export(tmp_path / "out", no_weights=True)
+    assert time.monotonic() - began < 5
+    assert manifest == read(tmp_path / "out") and manifest.parameters == 8_030_261_248
+    assert (manifest.form, manifest.data, manifest.certificate) == ("no-weights", (), {"status": "none"})
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["manifest.json", "model.onnx"]
+    assert sum(p.stat().st_size for p in (tmp_path / "out").iterdir()) < 5e6
+    held = onnx.load(tmp_path / "out" / "model.onnx", load_external_data=False)
+    assert sum(int(np.prod(t.dims)) for t in held.graph.initializer if t.external_data) == 8_030_261_248
+    with pytest.raises(runtime.ArtifactError, match="has no weights, so it cannot run"):
+        runtime.open(tmp_path / "out")
+
+
+def test_the_graph_without_weights_is_the_one_with_them(model, tmp_path):
+    with_, without = (model.export(tmp_path / name, **given) for name, given in (("with", {"init": 1}), ("without", {"no_weights": True})))
+    assert (with_.structure, with_.identity, with_.sites) == (without.structure, without.identity, without.sites)
+    one, other = (onnx.load(tmp_path / name / "model.onnx", load_external_data=False).graph for name in ("with", "without"))
+    assert [*one.node] == [*other.node] and [(t.name, t.dims) for t in one.initializer] == [(t.name, t.dims) for t in other.initializer]
+
+
+@pytest.mark.parametrize("given", [{}, {"no_weights": True, "init": 1}, {"no_weights": True, "prove": True, "target": "ort-cuda"}])
+def test_weights_are_given_once(model, tmp_path, given):
+    with pytest.raises(Diagnostics) as found:
+        model.export(tmp_path / "out", **given)
+    assert [d.code for d in found.value.items] == ["bad-command"] and not (tmp_path / "out").exists()

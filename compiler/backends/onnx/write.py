@@ -20,7 +20,7 @@ from onnx import ModelProto, TensorProto
 from ... import __version__
 from ...ir.parameters import count
 from ...lang.diagnostic import Diagnostics, diagnostic
-from ...runtime.manifest import NAME, DataFile, Manifest, ModelFile, encode
+from ...runtime.manifest import FULL, NAME, NO_WEIGHTS, DataFile, Manifest, ModelFile, encode
 from ...weight_file import Deferred, Turned
 from ...weight_names import fold
 from .builder import ELEMENT, Recipe
@@ -29,6 +29,7 @@ from .interface import interface
 from .recipes import RECIPES, STREAMED, bfloat16_bits
 
 MODEL = "model.onnx"
+ABSENT = "weights-left-out.bin"     # the file that a model without weights would have
 INLINE = 1024                     # bytes below which a weight stays in the model file
 ALIGN, LARGE = 64, 1 << 20        # tensors of LARGE bytes start at a page, so that they can be mapped
 PAGE = 4096
@@ -39,11 +40,12 @@ Tensors = Callable[[str], np.ndarray | Deferred]
 Check = Callable[[Path], Mapping[str, Any]]
 
 
-def write(emitted: Emitted, folder: str | os.PathLike[str], tensors: Tensors, check: Check | None = None) -> Manifest:
+def write(emitted: Emitted, folder: str | os.PathLike[str], tensors: Tensors | None, check: Check | None = None) -> Manifest:
     """Write `folder/model.onnx`, its weights and `folder/manifest.json`; returns the manifest.
 
     `tensors` gives the parameter at a path, a float array of the spec's shape or a tensor still in its file; each is asked for
-    when it is written and not kept. `check` is given the artifact while it still lies in a folder of its own, and returns
+    when it is written and not kept. None leaves the weights out: the model names their places in a file that is not there, and
+    the manifest says so. `check` is given the artifact while it still lies in a folder of its own, and returns
     fields of the manifest: `certificate`, `proof`. Then the files appear whole, one after another, the manifest last; data
     files of an earlier export are removed after it. A failure, of `check` too, leaves the folder as it was. Raises
     Diagnostics: `cannot-write`, `checkpoint-mismatch` for a parameter of another shape, `bad-weights` for one that does not fit
@@ -72,13 +74,13 @@ def write(emitted: Emitted, folder: str | os.PathLike[str], tensors: Tensors, ch
     return manifest
 
 
-def _stage(emitted: Emitted, staged: Path, tensors: Tensors) -> Manifest:
+def _stage(emitted: Emitted, staged: Path, tensors: Tensors | None) -> Manifest:
     inputs, outputs = interface(emitted)
-    model, data = _weights(emitted, staged, tensors)
+    model, data = _no_weights(emitted) if tensors is None else _weights(emitted, staged, tensors)
     text = model.SerializeToString(deterministic=True)
     structure, identity = emitted.hashes
     manifest = Manifest(
-        name=emitted.graph.name, form="full", target=emitted.target, dtype=emitted.dtype,
+        name=emitted.graph.name, form=NO_WEIGHTS if tensors is None else FULL, target=emitted.target, dtype=emitted.dtype,
         producer=f"nnspec {__version__}", model=ModelFile(MODEL, hashlib.sha256(text).hexdigest()), data=data,
         inputs=inputs, outputs=outputs, structure=structure, identity=identity, parameters=count(emitted.graph),
         sites=emitted.sites)
@@ -163,19 +165,18 @@ def _weights(emitted: Emitted, staged: Path, tensors: Tensors) -> tuple[ModelPro
     """The model with its initializers, and the file of those that are not inside it."""
     model = ModelProto()
     model.CopyFrom(emitted.model)
-    width = 4 if emitted.dtype == "float32" else 2
     placed: list[tuple[TensorProto, int, int]] = []
     path, wrong = staged / "weights", Unfit(emitted.dtype)
     digest, at = hashlib.sha256(), 0
     with path.open("wb") as file:
         for recipe in emitted.weights:
             held = model.graph.initializer.add(name=recipe.name, data_type=ELEMENT[emitted.dtype], dims=recipe.shape)
-            size = width * int(np.prod(recipe.shape, dtype=np.int64))
+            size = _size(emitted, recipe)
             pieces = _bytes(_make(emitted, recipe, tensors), recipe, emitted.dtype, wrong)
             if size < INLINE:
                 held.raw_data = b"".join(bytes(p) for p in pieces)
                 continue
-            gap = -at % (PAGE if size >= LARGE else ALIGN)
+            gap = _gap(at, size)
             placed.append((held, at + gap, size))
             for piece in chain((bytes(gap),), pieces):
                 file.write(piece)
@@ -188,10 +189,37 @@ def _weights(emitted: Emitted, staged: Path, tensors: Tensors) -> tuple[ModelPro
     name = f"weights-{digest.hexdigest()[:16]}.bin"
     path.rename(staged / name)
     for held, offset, size in placed:
-        held.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", name), ("offset", str(offset)), ("length", str(size))):
-            held.external_data.add(key=key, value=value)
+        _place(held, name, offset, size)
     return model, (DataFile(name, at, digest.hexdigest()),)
+
+
+def _no_weights(emitted: Emitted) -> tuple[ModelProto, tuple[DataFile, ...]]:
+    """The model with the places of its initializers, and no file."""
+    model, at = ModelProto(), 0
+    model.CopyFrom(emitted.model)
+    for recipe in emitted.weights:
+        held = model.graph.initializer.add(name=recipe.name, data_type=ELEMENT[emitted.dtype], dims=recipe.shape)
+        size = _size(emitted, recipe)
+        at += _gap(at, size)
+        _place(held, ABSENT, at, size)
+        at += size
+    return model, ()
+
+
+def _size(emitted: Emitted, recipe: Recipe) -> int:
+    """The bytes of a weight."""
+    return (4 if emitted.dtype == "float32" else 2) * int(np.prod(recipe.shape, dtype=np.int64))
+
+
+def _gap(at: int, size: int) -> int:
+    """The bytes to leave free before a weight."""
+    return -at % (PAGE if size >= LARGE else ALIGN)
+
+
+def _place(held: TensorProto, name: str, offset: int, size: int) -> None:
+    held.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", name), ("offset", str(offset)), ("length", str(size))):
+        held.external_data.add(key=key, value=value)
 
 
 def _make(emitted: Emitted, recipe: Recipe, tensors: Tensors) -> np.ndarray | Deferred | Turned:
