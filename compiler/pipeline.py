@@ -6,17 +6,16 @@ text --parse--> Tree --compose--> Tree --check--> Tree --decode--> Spec --elabor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from .budget import over
 from .expect import Expectation, expectations
 from .ir.graph import Graph
-from .lang.diagnostic import Diagnostic, Diagnostics, Sink, fault
-from .lang.source import Source
+from .lang.diagnostic import Diagnostic, Sink
 from .lang.spec import Spec
-from .lang.tree import Mapping as TreeMapping
 from .library import BLOCKS, find
 from .stages.bounds import check_bounds
 from .stages.check import check
@@ -24,7 +23,8 @@ from .stages.compose import compose, override
 from .stages.decode import decode
 from .stages.elaborate import elaborate
 from .stages.hoist import hoist
-from .stages.parse import parse, read_source
+from .stages.parse import load, parse, read_source
+from .stages.resolve import resolve
 from .stages.simplify import simplify
 
 
@@ -37,6 +37,7 @@ class Compiled:
     warnings: tuple[Diagnostic, ...]
     over: tuple[Diagnostic, ...] = ()         # limits of `budget:` that the model exceeds
     contract: tuple[Expectation, ...] = ()    # of `expect:`
+    resolved: Callable[[], str | None] = lambda: None        # the spec as one file
 
     def lowered(self) -> Graph:
         """The graph that every target is made from."""
@@ -64,17 +65,10 @@ def front(path: str | Path, sizes: Mapping[str, str] | None = None) -> Compiled:
     check_bounds(graph, sink)
     limits, contract = over(graph, spec.budget, sink), expectations(graph, spec.expect, sink)
     sink.check()
-    return Compiled(spec, graph, tuple(sink.warnings), tuple(limits), tuple(contract))
+    resolved = partial(resolve, tree, [used.tree for used in whole.files])
+    return Compiled(spec, graph, tuple(sink.warnings), tuple(limits), tuple(contract), resolved)
 
 
 def validate(path: str | Path, sizes: Mapping[str, str] | None = None) -> tuple[Diagnostic, ...]:
     """The warnings of a spec that is right; raises Diagnostics when it is not."""
     return front(path, sizes).warnings
-
-
-def load(path: Path) -> tuple[Source, TreeMapping]:
-    source = read_source(path)
-    tree = parse(source)
-    if not isinstance(tree, TreeMapping):
-        raise Diagnostics([fault("bad-spec", "a spec is a mapping", tree.span).diagnostic])
-    return source, tree

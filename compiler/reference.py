@@ -12,7 +12,7 @@ from .lang.tree import Mapping, Scalar
 from .library import BLOCKS
 from .ops.base import Op
 from .ops.registry import OPS
-from .pipeline import load
+from .stages.parse import load
 
 WIDTH = 100
 

@@ -1,7 +1,7 @@
-"""text -> Tree
+"""`text -> Tree`: YAML as its events come, with exact spans; no scalar is typed.
 
-YAML as its events come, with exact spans; no scalar is typed. What YAML lets pass in silence (duplicate keys, tags,
-keys that are not text, alias bombs) is refused, with everything that is wrong reported at once.
+What YAML lets pass in silence (duplicate keys, tags, keys that are not text, alias bombs) is refused, with everything that is
+wrong reported at once.
 """
 
 from __future__ import annotations
@@ -78,6 +78,15 @@ def parse(source: Source) -> Tree:
     sink.items += builder.sink.items
     sink.check()
     return builder.root(failure)
+
+
+def load(path: str | Path) -> tuple[Source, Mapping]:
+    """Read and parse a file that must be a mapping. Raises `Diagnostics`."""
+    source = read_source(path)
+    tree = parse(source)
+    if not isinstance(tree, Mapping):
+        raise Diagnostics([diagnostic("bad-spec", f"a spec is a mapping, not {kind(tree)}", tree.span)])
+    return source, tree
 
 
 def _unreadable(code: str, headline: str, note: str | tuple[str, ...] = (), help: str | tuple[str, ...] = ()) -> Diagnostics:
