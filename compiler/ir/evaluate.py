@@ -7,7 +7,8 @@ from collections.abc import Callable
 from functools import reduce
 
 from ..lang.diagnostic import Fault, Label, fault
-from ..lang.expression import CODE, COMPARISONS, MAX_INT, Expression, Node
+from ..lang.expression import CODE, COMPARISONS, Expression, Node
+from ..lang.scalar import MAX_INT
 from ..lang.source import Span
 from .dimension import Dim, at_least
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .diagnostic import Fault, Label, fault, suggest
+from .scalar import MAX_INT
 from .source import Span
 
 CODE = "bad-expression"
-MAX_INT = 2**63 - 1
 _MAX_TEXT, _MAX_NESTING, _MAX_DEPTH = 4000, 50, 100
 
 # name -> least and most number of arguments

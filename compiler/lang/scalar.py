@@ -13,15 +13,15 @@ _INT = re.compile(r"[+-]?(?:0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
-_MAX_INT = 2**63 - 1
+MAX_INT = 2**63 - 1
 
 
 def as_int(tree: Tree, *context: Label, note: str = "") -> int:
     """An integer of 64 bits in decimal. `context` and `note` say who expects it. Raises `Fault` `bad-scalar`."""
     text = _text(tree, "an integer", context, note)
     if _INT.fullmatch(text):
-        if len(text) > 20 or abs(int(text)) > _MAX_INT:
-            raise _bad(tree, "an integer", context, note, f"the largest integer is {_MAX_INT}")
+        if len(text) > 20 or abs(int(text)) > MAX_INT:
+            raise _bad(tree, "an integer", context, note, f"the largest integer is {MAX_INT}")
         return int(text)
     raise _bad(tree, "an integer", context, note, *_number_hint(text, whole=True))
 
@@ -79,12 +79,12 @@ def _text(tree: Tree, expected: str, context: tuple[Label, ...], note: str) -> s
 
 
 def _bad(tree: Tree, expected: str, context: tuple[Label, ...], note: str, *helps: str) -> Fault:
-    shown = f"`{_short(tree.text)}`" if isinstance(tree, Scalar) else kind(tree)
+    shown = f"`{short(tree.text)}`" if isinstance(tree, Scalar) else kind(tree)
     return fault("bad-scalar", f"{shown} is not {expected}", Label(tree.span, f"{expected} was expected"), *context,
                  note=note or (), help=helps)
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
@@ -108,7 +108,7 @@ def _number_hint(text: str, whole: bool) -> list[str]:
 def _whole_hint(value: float) -> str:
     if math.isfinite(value) and value.is_integer():
         return f"write `{int(value)}`" if abs(value) < 2**53 else "write all the digits"
-    return "it is a fraction; write a whole number" if math.isfinite(value) else f"the largest integer is {_MAX_INT}"
+    return "it is a fraction; write a whole number" if math.isfinite(value) else f"the largest integer is {MAX_INT}"
 
 
 def _based(text: str) -> list[str]:

@@ -44,7 +44,7 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class SettingSpec:
-    """One setting of a block: `kind` is int, float, bool, list or choice; `default` None means required or solved."""
+    """One setting of a block: `kind` is int, float, bool, text, list or choice (of `choices`); `default` None means required or solved."""
 
     name: Scalar
     kind: str

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from ..lang.diagnostic import Sink, fault, suggest
-from ..lang.expression import Expression, parse_expression
+from ..lang.expression import parse_expression
 from ..lang.source import Source, Span
 from ..lang.spec import (
     CONTROL_KEYS,
@@ -56,6 +56,8 @@ def decode(source: Source, tree: Tree, library: Iterable[tuple[Source, Mapping, 
 
 
 class Decoder:
+    """Reads the parts of files; what is wrong goes to `sink`, and is missing from the result."""
+
     def __init__(self, sink: Sink):
         self.sink = sink
 
@@ -297,11 +299,7 @@ def _dim(scalar: Scalar, start: int, stop: int) -> DimText:
         raise fault("bad-type", f"`{left.strip()}` is no axis: axes are separated by commas", span,
                     help=f"write `[{', '.join(left.split())}]`")
     limit = parse_expression(right, _within(scalar, start + len(left) + 2, stop)) if bound else None
-    return DimText(span, _expression(left, _within(scalar, start, start + len(left))), limit=limit)
-
-
-def _expression(text: str, span: Span) -> Expression:
-    return parse_expression(text, span)
+    return DimText(span, parse_expression(left, _within(scalar, start, start + len(left))), limit=limit)
 
 
 def split_commas(text: str) -> list[tuple[int, int]]:

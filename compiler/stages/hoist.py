@@ -67,8 +67,8 @@ def _extract(region: Region, fixed: Mapping[int, Value], outer: RegionBuilder, p
 
     for node in region.nodes:
         if _movable(node, known) and (not isinstance(node.op, PARAMETER) or node.id in owners):
-            inputs = {k: mapped(v, known.__getitem__) for k, v in node.inputs.items()}
-            made = outer.add(join(path, node.name), node.op, inputs, node.outputs, node.types, node.origin)
+            outside = {k: mapped(v, known.__getitem__) for k, v in node.inputs.items()}
+            made = outer.add(join(path, node.name), node.op, outside, node.outputs, node.types, node.origin)
             known |= {Value(node.id, k): Value(made.id, k) for k in range(len(node.outputs))}
             continue
         op, more = node.op, {}

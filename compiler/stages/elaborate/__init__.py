@@ -36,7 +36,7 @@ def elaborate(spec: Spec, sink: Sink) -> Graph | None:
             scope.failed.discard(name)
     for name in main.unit.sizes:
         with sink.catch(), suppress(Poisoned):
-            sizes[name] = scope.size(name, main.unit.size_keys[name].span)
+            sizes[name] = scope.size(name)
     expander = Expander(sink, main)
     region = expander.graph(main, scope)
     expander.check_unused_blocks()

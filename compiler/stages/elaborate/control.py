@@ -92,7 +92,7 @@ def _schedule(x: Expander, c: Copies, n: int, starts: dict[str, Any],
         schedule.append(known[key])
         types = types_of(bodies[known[key]])
         for port, (written, _) in starts.items():
-            carry[port] = carried(port, written, types, c)
+            carry[port] = carried(port, written, types)
             c.special[port] = types[carry[port]]
     return bodies, schedule, types
 
@@ -131,7 +131,7 @@ def _share(c: Copies, n: int, schedule: list[int]) -> tuple[int, ...]:
 def _branch(x: Expander, c: Copies) -> Result:
     n = count(c)
     each = each_of(x, c, n)
-    routed = _route(x, c, n) if c.spec.route else None
+    routed = _route(x, c) if c.spec.route else None
     bodies, schedule, _ = _schedule(x, c, n, {}, {})
     share = _share(c, n, schedule)
     op = Branch(tuple(bodies), tuple(schedule), share, {p: at for p, (_, at) in each.items()}, routed is not None)
@@ -152,7 +152,7 @@ def _branch(x: Expander, c: Copies) -> Result:
     return result
 
 
-def _route(x: Expander, c: Copies, n: int) -> TensorType:
+def _route(x: Expander, c: Copies) -> TensorType:
     """Bind `route:`; the body sees its rows as one axis. Returns the type of `in`."""
     assert c.spec.route
     f = c.spec.fields.get("in")

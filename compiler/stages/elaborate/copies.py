@@ -191,7 +191,7 @@ def declared(x: Expander, c: Copies, target: Interface, port: str, at: Scalar) -
                       *(e.port.text for e in c.spec.each)})
     found = gather(replace(c.spec, control=None, pattern=()), c.scope, c.index, c.into, x.inline, skip)
     scope = Scope(block, c.into, (c.spec.span,))
-    x.settings(found, scope, c.spec.span)
+    x.settings(found, scope)
     unify = Unifier(scope, f"block `{block.name.text}`")
     known = {p: t for p, t in found.types(c.into).items() if isinstance(t, TensorType)} | c.special
     for name, t in known.items():
@@ -230,7 +230,7 @@ def mentions_index(spec: NodeSpec) -> bool:
     return any(scalars(f.value) for f in spec.fields.values())
 
 
-def carried(port: str, written: Scalar, types: dict[str, TensorType], c: Copies) -> str:
+def carried(port: str, written: Scalar, types: dict[str, TensorType]) -> str:
     """The body output that feeds a carried port in the next copy."""
     if port in types:
         return port

@@ -123,7 +123,7 @@ class Expander:
     def enter(self, found: Gathered, scope: Scope, builder: RegionBuilder, ports: dict[str, Value | None], at: Span) -> None:
         """Give a block's scope its settings, inputs and slots."""
         block = scope.block
-        self.settings(found, scope, at)
+        self.settings(found, scope)
         unify = Unifier(scope, f"block `{block.name.text}`")
         for name, given in block.inputs.items():
             value = ports.get(name)
@@ -132,7 +132,7 @@ class Expander:
             scope.values[name] = value
             if value is not None:
                 unify.take(name, given.type, builder.type(value), found.spans.get(name, (at,))[0])
-        self.defaults(scope, unify, at)
+        self.defaults(scope, unify)
         for name, slot in block.slots.items():
             scope.slots[name] = found.fills.get(name)
             if name not in found.fills and not slot.optional:
@@ -140,7 +140,8 @@ class Expander:
                             Label(slot.name.span, "declared here"),
                             help=f"fill it: `{name}: {{block: NAME, ...}}` or `{{op: NAME, ...}}`")
 
-    def settings(self, found: Gathered, scope: Scope, at: Span) -> None:
+    def settings(self, found: Gathered, scope: Scope) -> None:
+        """Give a block's scope the settings that are written where it is used."""
         for key, written in found.attributes.items():
             assert found.target is not None
             value = attribute(found.target.attributes[key], written.value, written.scope, written.index, f"`{key}`")
@@ -150,7 +151,7 @@ class Expander:
             elif scope.block.settings[key].optional:
                 scope.settings[key] = None
 
-    def defaults(self, scope: Scope, unify: Unifier, at: Span) -> None:
+    def defaults(self, scope: Scope, unify: Unifier) -> None:
         """Settings not given: solved from shapes by now, else their default, else an error."""
         unify.settle()
         waiting = [s for s in scope.block.settings.values() if s.name.text not in scope.settings]

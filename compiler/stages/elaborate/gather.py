@@ -102,17 +102,17 @@ def gather(spec: NodeSpec, scope: Scope, index: int | None, into: RegionBuilder,
         for f in layer.spec.fields.values():
             if depth == 0 and f.key.text in skip:
                 continue
-            _take(out, f, layer, depth, into, inline)
+            _take(out, f, layer, into, inline)
     return out
 
 
-def _take(out: Gathered, f: Field, layer: Layer, depth: int, into: RegionBuilder, inline: Inline) -> None:
+def _take(out: Gathered, f: Field, layer: Layer, into: RegionBuilder, inline: Inline) -> None:
     key = f.key.text
     target = out.target or layer.interface
     seen = layer.interface if layer.interface.kind == "slot" else target
     role = seen.role(key, f.value, layer.scope.block)
     if role is None:
-        raise _unknown(f, seen, layer)
+        raise _unknown(f, seen)
     if seen.kind == "slot" and out.target and key not in out.target.ports:
         raise fault("bad-slot-fill", f"`{out.target.name}` cannot fill slot `{seen.name}`: it has no port `{key}`",
                     layer.scope.slots[seen.name].spec.target.span,  # type: ignore[union-attr]
@@ -188,12 +188,10 @@ def _fill(value: FieldValue) -> NodeSpec:
                 help="write `{block: NAME, ...}` or `{op: NAME, ...}`")
 
 
-def _unknown(f: Field, target: Interface, layer: Layer) -> Exception:
+def _unknown(f: Field, target: Interface) -> Exception:
     key = f.key.text
-    what = {"op": "op", "block": "block", "slot": "slot"}[target.kind]
-    listed = suggest(key, target.keys, "keys")
     where = Label(target.what.name.span, f"block `{target.name}` is defined here") if target.kind == "block" else None
     if target.kind == "slot":
         where = Label(target.what.span, "the slot's signature")
-    return fault("unknown-key", f"{what} `{target.name}` has no {'port' if target.kind == 'slot' else 'key'} `{key}`", f.key.span,
-                 where, help=listed)
+    return fault("unknown-key", f"{target.kind} `{target.name}` has no {'port' if target.kind == 'slot' else 'key'} `{key}`",
+                 f.key.span, where, help=suggest(key, target.keys, "keys"))

@@ -28,7 +28,7 @@ def scan(x: Expander, c: Copies) -> Result:
     if length:
         c.inputs["scan.length"] = _length(x, c)
     types = types_of(region)
-    carry = {port: carried(port, written, types, c) for port, (written, _) in starts.items()}
+    carry = {port: carried(port, written, types) for port, (written, _) in starts.items()}
     for port, o in carry.items():
         if types[o] != c.special[port]:
             raise fault("shape-mismatch", f"the carry `{port}` starts as {c.special[port]} and each step gives {types[o]}",

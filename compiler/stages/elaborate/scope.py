@@ -13,6 +13,7 @@ from ...ir.evaluate import evaluate
 from ...ir.graph import Origin, Shape, Value
 from ...lang.diagnostic import Fault, Label, fault, suggest
 from ...lang.expression import parse_expression
+from ...lang.scalar import short
 from ...lang.source import Span
 from ...lang.spec import BlockSpec, FieldValue, NodeSpec
 from ...lang.tree import Mapping as TreeMapping
@@ -53,6 +54,12 @@ class Fill:
 
 @dataclass(eq=False)
 class Scope:
+    """What the names in one expansion of a block mean.
+
+    `chain` are the places that use the block, innermost first; `failed` the names whose definitions were found wrong, which are
+    silent; `inline` the nodes written in ports, by identity; `evaluating` the sizes being evaluated.
+    """
+
     block: BlockSpec
     builder: RegionBuilder
     chain: tuple[Span, ...] = ()
@@ -100,11 +107,11 @@ class Scope:
             if name in self.dims:
                 return self.dims[name]
             if name in self.block.unit.sizes:
-                return self.size(name, span)
+                return self.size(name)
             raise self.unknown(name, span)
         return find
 
-    def size(self, name: str, span: Span) -> Any:
+    def size(self, name: str) -> Any:
         """The value of a size of the block's file; Poisoned when it was found wrong before."""
         values = self.block.unit.values
         if name in self.evaluating:
@@ -128,7 +135,7 @@ class Scope:
             return [self._tree(item) for item in tree]
         if isinstance(tree, TreeMapping):
             raise fault("bad-spec", "a size is a number or a list of numbers", tree.span)
-        found = evaluate(parse_expression(tree.text, tree.span), lambda n, s: self.size(n, s) if n in self.block.unit.sizes
+        found = evaluate(parse_expression(tree.text, tree.span), lambda n, s: self.size(n) if n in self.block.unit.sizes
                          else self._no_size(n, s))
         if isinstance(found, bool):
             raise fault("bad-spec", f"a size is a number or a list of numbers, not `{str(found).lower()}`", tree.span,
@@ -199,7 +206,7 @@ class Scope:
         known = [*self.block.inputs, *self.block.nodes]
         if not NAME.fullmatch(scalar.text):
             numeric = re.fullmatch(r"[-+.0-9eE]+", scalar.text)
-            return fault("bad-port", f"this takes the name of a node or an input, not `{_short(scalar.text)}`", scalar.span,
+            return fault("bad-port", f"this takes the name of a node or an input, not `{short(scalar.text)}`", scalar.span,
                          help=f"a number as a value is a node: `{{op: constant, value: {scalar.text}}}`" if numeric else ())
         number = head in self.settings or head in self.block.unit.sizes
         if head.lower() in ("yes", "no", "on", "off"):
@@ -208,7 +215,3 @@ class Scope:
         return fault("unknown-name", f"no node or input is called `{head}`", scalar.span,
                      help=suggest(head, known, "nodes and inputs"),
                      note="it is a number, and a port takes the name of a node or an input" if number else ())
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 40 else f"{text[:37]}..."
