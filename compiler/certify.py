@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import runtime
+from .overflow import first_overflow
 from .printing import progress
 from .runtime.compare import compare, measure
 from .runtime.data import random_inputs
@@ -61,9 +62,11 @@ def certify(folder: Path, module: Any, arguments: Sequence[str], dtype: str, ful
     """Run both on the same inputs; returns what goes into the manifest.
 
     `module` is in float32 on the CPU, `arguments` the inputs in the order of its `forward`. A file that does not load or run is a
-    difference. NaN on both sides agrees, but is told; an output that was never a number in any case proves nothing, and fails.
+    difference. NaN on both sides agrees, but is told; an output that was never a number in any case proves nothing, and fails. The
+    first case in which float16 differs, or else one of middle size, is run again node by node to find what overflows: CPUs compute in
+    float32 between some nodes, so what differs nowhere here may do so on CUDA, and `overflow` tells it.
     """
-    rtol, atol = TOLERANCES[dtype]
+    (rtol, atol), overflow, watched = TOLERANCES[dtype], [], None
     manifest, found, provider = read(folder), Findings(), ""
     cases = list(sweep(manifest, full))
     try:
@@ -78,14 +81,27 @@ def certify(folder: Path, module: Any, arguments: Sequence[str], dtype: str, ful
             except Exception as error:      # whatever a module raises
                 found.wrong.append(f"{case}: PyTorch fails: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
             else:
+                agreed = not found.wrong
                 found.add(case, got, want, rtol, atol)
+                if agreed and found.wrong or not found.wrong and k == len(cases) // 2:
+                    watched = case, arrays
+        overflow = [f"{watched[0]}: {t}" for t in _traced(artifact, watched[1])] if dtype == "float16" and watched else []
     except runtime.ArtifactError as error:
         found.wrong.append(_sentence(error))
     differences = found.differences()
+    differences = [*overflow, *differences] if differences else []
     status = "failed" if differences else "passed"
     return {"status": status, "against": "PyTorch float32", "on": provider, "cases": len(cases), "rtol": rtol, "atol": atol,
             **found.worst, "largest": str(cases[-1]), **({"differences": differences[:20]} if differences else {}),
-            **({"nan": [*found.nan.values()]} if found.nan else {})}
+            **({"overflow": overflow[0]} if overflow and not differences else {}), **({"nan": [*found.nan.values()]} if found.nan else {})}
+
+
+def _traced(artifact: runtime.Artifact, arrays: Mapping[str, np.ndarray]) -> list[str]:
+    try:
+        overflow = first_overflow(artifact, arrays)
+    except Exception as error:          # whatever ONNX Runtime raises
+        return [f"it cannot be run node by node to find what overflows: {str(error).partition(chr(10))[0]}"]
+    return [overflow] if overflow else []
 
 
 def _sentence(error: runtime.ArtifactError) -> str:

@@ -74,7 +74,8 @@ def _certificate(manifest: Any) -> list[str]:
     head = f"certificate {found['status']}: {found['cases']} cases against {found['against']} on {found['on'] or 'no provider'}, "
     head += f"{len(wrong)} differences" if wrong else (
         f"largest difference {found['max_abs']:.1e} ({found['max_rel']:.0e} of the largest value; allowed {found['rtol']:.0e})")
-    told = [line for d in (*wrong, *found.get("nan", ())) for line in textwrap.wrap(d, 94)]
+    overflow = [f"may differ on CUDA: at {found['overflow']}"] if "overflow" in found else []
+    told = [line for d in (*wrong, *overflow, *found.get("nan", ())) for line in textwrap.wrap(d, 94)]
     return [*textwrap.wrap(head, 98, initial_indent="  ", subsequent_indent="    "), *(f"    {d}" for d in told),
             *([f"    {found['note']}"] if "note" in found else [])]
 
@@ -88,6 +89,21 @@ def _proof(found: Mapping[str, Any] | None, everything: bool) -> list[str]:
     if everything:
         lines += ["    " + line for line in columns([(s["path"], s["form"], *(k or "none" for k in s["kernels"])) for s in found["sites"]])]
     return lines + [f"    {s}" for s in found["shortfalls"]]
+
+
+def cost_report(found: Any, dtype: str, by_path: bool, symbolic: bool) -> str:
+    """Parameters, weights and FLOPs at the sizes of `found`, a `cost.Cost`."""
+    rows = [("parameters", f"{found.parameters:,}")]
+    rows += [("active parameters", f"{found.active:,}")] if found.active != found.parameters else []
+    rows += [(f"weights in {dtype}", f"{found.weight_bytes(dtype):,} B"),
+             (f"FLOPs at {' '.join(f'{k}={n}' for k, n in found.sizes.items())}", f"{found.flops:,}")]
+    lines = columns(rows, frozenset({1}))
+    if symbolic:
+        lines += textwrap.wrap(f"FLOPs = {found.formula}", 98, subsequent_indent="  ")
+    if by_path:
+        most = sorted(found.parts, key=lambda part: -part[1])
+        lines += ["", *("  " + line for line in columns([(p, f"{n:,}", f"{n / max(found.flops, 1):.1%}") for p, n in most], frozenset({1, 2})))]
+    return "\n".join(lines) + "\n"
 
 
 def run_report(provider: str, inputs: Mapping[str, Any], rows: Sequence[Any], output: Path | None) -> str:

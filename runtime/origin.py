@@ -63,10 +63,15 @@ def nodes(model: Path) -> Iterator[Node]:
         yield from _inside(graph)
 
 
+def of(node: Any) -> Node:
+    """A node of an ONNX graph as the spec knows it."""
+    data = {p.key: p.value for p in node.metadata_props}
+    return Node(node.name, node.op_type, data.get("nnspec.path"), data.get("nnspec.line"))
+
+
 def _inside(graph: Any) -> Iterator[Node]:
     for node in graph.node:
-        data = {p.key: p.value for p in node.metadata_props}
-        yield Node(node.name, node.op_type, data.get("nnspec.path"), data.get("nnspec.line"))
+        yield of(node)
         for attribute in node.attribute:
             for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
                 yield from _inside(inner)

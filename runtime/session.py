@@ -8,7 +8,7 @@ import hashlib
 import io
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,14 +47,19 @@ class Artifact:
         Raises `ArtifactErrors` (code `bad-inputs`) with everything wrong about the arrays, `ArtifactError` (code `run-failed`)
         with the node's path and line when ONNX Runtime fails.
         """
-        feeds: dict[str, Any] = dict(prepare(self.manifest, arrays))
-        self._absent(feeds)
+        feeds = self.feeds(arrays)
         names = [x.held for x in self.outputs]
         try:
             values = self._run_values(names, feeds) if self._bfloat16 else self._session.run(names, feeds)
         except Exception as error:  # ONNX Runtime's errors have no common class of their own
             raise explain("run-failed", "the model fails on these inputs", self._model, error) from None
         return {x.name: value for x, value in zip(self.outputs, values, strict=True)}
+
+    def feeds(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """What ONNX Runtime is given for these arrays: checked, in the model's dtypes, absent inputs filled in. Raises as calls do."""
+        feeds: dict[str, Any] = dict(prepare(self.manifest, arrays))
+        self._absent(feeds)
+        return feeds
 
     def end_profile(self) -> Path:
         """Stop profiling and return the JSON file written; the artifact must have been opened with `profile`."""

@@ -13,6 +13,7 @@ from nnspec.backends.onnx import recipes, scan
 from nnspec.backends.onnx.builder import Builder
 from nnspec.ops.convolution import Delay
 from nnspec.ops.masks import LengthMask
+from nnspec.printing import export_report
 from nnspec.runtime.compare import compare
 
 SPEC = """
@@ -201,3 +202,40 @@ outputs: {near: near, far: far}
 """)
     found = nnspec.load(tmp_path / "spec.yaml").export(tmp_path / "out", init=0).certificate
     assert found["status"] == "failed" and "Gather of `far` (spec.yaml:6) fails" in found["differences"][0]
+
+
+OVERFLOW = """
+nnspec: 1
+name: wide
+inputs: {x: "float[B, S, 8]", keep: "bool[B, S]"}
+graph:
+  heads: {op: rearrange, in: x, as: "b s (h d) -> b h s d", h: 2}
+  attend: {op: attention, query: heads, key: heads, value: heads, keep: keep}
+  joined: {op: rearrange, in: attend, as: "b h s d -> b s (h d)"}
+  grown: {op: multiply, in: [joined, 6000]}
+  large: {op: multiply, in: [grown, grown]}
+  less: {op: divide, in: [large, 6000]}
+  small: {op: divide, in: [less, 6000]}
+outputs: {small: small}
+"""
+
+
+@pytest.mark.parametrize("target", ["ort-cpu", "portable"])
+@pytest.mark.parametrize("output", ["large", "small"])
+def test_an_overflow_of_float16_is_traced_to_the_first_node(tmp_path, target, output):
+    """Where the result is wrong it is a difference; a CPU may get over it in float32, where CUDA would not, and that is told."""
+    (tmp_path / "spec.yaml").write_text(OVERFLOW.lstrip().replace("small: small", f"{output}: {output}"))
+    model = nnspec.load(tmp_path / "spec.yaml")
+    manifest = model.export(tmp_path / "out", init=0, dtype="float16", target=target)
+    found = manifest.certificate
+    assert found["status"] == ("failed" if output == "large" else "passed")
+    text = found["differences"][0] if output == "large" else found["overflow"]
+    assert "Mul of `large` (" in text and "spec.yaml:9) is the first to overflow float16: inf at [" in text
+    assert "Mul of `large`" in export_report(manifest, tmp_path / "out", False)
+    right = model.export(tmp_path / "out", init=0, target=target).certificate
+    assert right["status"] == "passed" and "overflow" not in right
+
+
+def test_masks_and_ordinary_float16_models_do_not_overflow(spec, tmp_path):
+    found = nnspec.load(spec).export(tmp_path / "out", init=1, dtype="float16").certificate
+    assert found["status"] == "passed" and "overflow" not in found
