@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from .lang.diagnostic import CheckFailed, Diagnostic, Diagnostics, Fault, diagno
 from .runtime.errors import ArtifactError
 
 FORMATS = ("text", "json", "github")
+FORM = ["text"]             # of what is reported; `validate --format` sets it
 
 
 class Failed(Exception):
@@ -56,19 +57,15 @@ def _usage(wrong: click.ClickException) -> Diagnostic:
     return diagnostic("bad-command", wrong.format_message().rstrip("."), help=hint)
 
 
-def report(items: Any, form: str | None = None) -> None:
+def report(items: Sequence[Diagnostic]) -> None:
     """Print diagnostics to standard error, or as JSON or GitHub annotations to standard output."""
     from .render import render, render_github, render_json
-    form = form or (click.get_current_context(silent=True) and click.get_current_context().obj) or FORM[0]
-    if form == "json":
+    if FORM[0] == "json":
         print(render_json(items), end="")
-    elif form == "github":
+    elif FORM[0] == "github":
         print(render_github(items), end="")
     elif items:
         print(render(items, color=sys.stderr.isatty()), end="", file=sys.stderr)
-
-
-FORM = ["text"]
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -80,10 +77,12 @@ def cli() -> None:
     """
 
 
+with_sizes = click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Override a size; may be repeated.")
+
+
 def with_spec(command: Callable[..., Any]) -> Callable[..., Any]:
-    """SPEC and --set, shared by every command that compiles."""
-    command = click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Override a size; may be repeated.")(command)
-    return click.argument("spec")(command)
+    """SPEC and --set, of the commands that compile one spec."""
+    return click.argument("spec")(with_sizes(command))
 
 
 def compiled(spec: str, sets: tuple[str, ...], limits: bool = True) -> Any:
@@ -108,7 +107,7 @@ def compiled(spec: str, sets: tuple[str, ...], limits: bool = True) -> Any:
 
 @cli.command()
 @click.argument("specs", nargs=-1, required=True)
-@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Override a size; may be repeated.")
+@with_sizes
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="How to print what is wrong.")
 def validate(specs: tuple[str, ...], sets: tuple[str, ...], form: str) -> None:
     """Check specs: everything that is wrong, with file, line and a hint."""
@@ -127,7 +126,7 @@ def validate(specs: tuple[str, ...], sets: tuple[str, ...], form: str) -> None:
     if any(d.severity == "error" for d in wrong):
         raise Diagnostics([*wrong, *over])
     if form != "text" or over:
-        report([*wrong, *over], form)
+        report([*wrong, *over])
     if over:
         raise Failed
 
@@ -144,6 +143,19 @@ def show(spec: str, sets: tuple[str, ...], depth: int | None, graph: bool) -> No
         print(graph_text(model.graph), end="")
     else:
         print(model.show(depth), end="")
+
+
+@cli.command()
+@with_spec
+@click.option("--at", metavar="DIM=N,...", default="", help="Sizes, such as B=1,S=2048; default: 1 row, and 1024 or the bound of the others.")
+@click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), default="float16", show_default=True)
+@click.option("--by", type=click.Choice(["path"]), help="Also print the FLOPs of every path, the largest first.")
+@click.option("--symbolic", is_flag=True, help="Also print the FLOPs as a formula in the free dimensions.")
+def cost(spec: str, sets: tuple[str, ...], at: str, dtype: str, by: str | None, symbolic: bool) -> None:
+    """Print what a model costs: parameters, weight bytes and FLOPs of one forward pass."""
+    from .printing import cost_report
+    sizes = _dims(tuple(item.strip() for item in at.split(",") if item.strip()), "--at")
+    print(cost_report(compiled(spec, sets).cost(**sizes), dtype, by is not None, symbolic), end="")
 
 
 @cli.command("compile")
@@ -220,12 +232,12 @@ def run(folder: Path, inputs: Path | None, sizes: tuple[str, ...], seed: int, ou
     print(run_report(artifact.provider, arrays, table(outputs), output), end="")
 
 
-def _dims(items: tuple[str, ...]) -> dict[str, int]:
+def _dims(items: tuple[str, ...], option: str = "--random") -> dict[str, int]:
     out = {}
     for item in items:
         name, _, value = item.partition("=")
         if not value.isdigit():
-            raise click.UsageError(f"`--random {item}` is not DIM=N")
+            raise click.UsageError(f"`{option} {item}` is not DIM=N")
         out[name] = int(value)
     return out
 

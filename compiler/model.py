@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .cost import Cost, cost, free_dimensions
 from .ir.graph import Graph
 from .ir.parameters import count, state_shapes
-from .lang.diagnostic import Diagnostic, Sink
+from .lang.diagnostic import Diagnostic, Diagnostics, Sink, diagnostic, suggest
 from .pipeline import Compiled, front
 from .show import show
 
@@ -64,6 +65,18 @@ class Model:
     def show(self, depth: int | None = None, width: int = 100) -> str:
         """Interface, parameter count and folded tree as text."""
         return show(self.graph, self.parameters, depth, width)
+
+    def cost(self, **sizes: int) -> Cost:
+        """Parameters, weight bytes and FLOPs of one forward pass; `sizes` name free dimensions (`B=1, S=2048`).
+
+        Raises Diagnostics (`unknown-name`) for a dimension that the model does not have.
+        """
+        try:
+            return cost(self.graph, sizes)
+        except KeyError as unknown:
+            known = free_dimensions(self.graph)
+            raise Diagnostics([diagnostic("unknown-name", f"the model has no free dimension `{unknown.args[0]}`",
+                                          help=suggest(str(unknown.args[0]), known, "dimensions"))]) from None
 
     def source(self) -> str:
         """Standalone PyTorch source that needs only torch."""

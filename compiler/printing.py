@@ -102,7 +102,8 @@ def cost_report(found: Any, dtype: str, by_path: bool, symbolic: bool) -> str:
         lines += textwrap.wrap(f"FLOPs = {found.formula}", 98, subsequent_indent="  ")
     if by_path:
         most = sorted(found.parts, key=lambda part: -part[1])
-        lines += ["", *("  " + line for line in columns([(p, f"{n:,}", f"{n / max(found.flops, 1):.1%}") for p, n in most], frozenset({1, 2})))]
+        rows3 = [(p, f"{n:,}", f"{n / max(found.flops, 1):.1%}") for p, n in most]
+        lines += ["", *("  " + line for line in columns(rows3, frozenset({1, 2})))]
     return "\n".join(lines) + "\n"
 
 
