@@ -7,7 +7,7 @@ from typing import Any
 
 from .ir.evaluate import evaluate
 from .ir.graph import Graph
-from .ir.parameters import parameter_table
+from .ir.parameters import count, parameter_table
 from .lang.diagnostic import Diagnostic, Sink, diagnostic, fault, suggest
 from .lang.expression import parse_expression
 from .lang.source import Span
@@ -27,7 +27,7 @@ def over(graph: Graph, budget: TreeMapping | None, sink: Sink) -> list[Diagnosti
                 raise fault("unknown-key", f"`budget` has no key `{entry.key.text}`", entry.key.span,
                             help=suggest(entry.key.text, KINDS, "keys"))
             limit = _number(entry.value, graph.sizes)
-            have = sum(p.elements for p in parameter_table(graph))
+            have = count(graph)
             if have > limit:
                 found.append(diagnostic("over-budget", f"the model has {have:,} parameters, and its budget is {limit:,}", entry.value.span,
                                         note=[f"{n:>15,}  {path}" for path, n in _largest(graph)]))
@@ -49,5 +49,6 @@ def _number(value: Any, sizes: Mapping[str, Any]) -> int:
 
 
 def _largest(graph: Graph) -> list[tuple[str, int]]:
+    """The parameters that hold most, and how many numbers each holds in all its copies."""
     sizes = [(p.path, p.elements) for p in parameter_table(graph)]
     return sorted(sizes, key=lambda x: -x[1])[:LISTED]

@@ -1,7 +1,9 @@
 """The whole compiler on one page.
 
-text --parse--> Tree --compose--> Tree --check--> Tree --decode--> Spec --elaborate--> typed Graph --hoist, simplify-->
-    typed Graph --> torch module = Python source | ONNX
+text --parse--> Tree --compose, override--> Tree --check--> Tree --decode--> Spec --elaborate, check_bounds--> typed Graph
+    --hoist, simplify--> typed Graph --backends--> torch module = Python source | ONNX
+
+Every stage reports all that is wrong with its input before the next one starts.
 """
 
 from __future__ import annotations
@@ -68,7 +70,3 @@ def front(path: str | Path, sizes: Mapping[str, str] | None = None) -> Compiled:
     resolved = partial(resolve, tree, [used.tree for used in whole.files])
     return Compiled(spec, graph, tuple(sink.warnings), tuple(limits), tuple(contract), resolved)
 
-
-def validate(path: str | Path, sizes: Mapping[str, str] | None = None) -> tuple[Diagnostic, ...]:
-    """The warnings of a spec that is right; raises Diagnostics when it is not."""
-    return front(path, sizes).warnings

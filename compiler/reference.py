@@ -6,7 +6,6 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from .lang.tree import Mapping, Scalar
 from .library import BLOCKS
@@ -24,7 +23,7 @@ def blocks() -> dict[str, tuple[str, Mapping]]:
         tree = load(path)[1].get("blocks")
         for entry in tree if isinstance(tree, Mapping) else ():
             if isinstance(entry.value, Mapping):
-                found[entry.key.text] = (Path(path).stem, entry.value)
+                found[entry.key.text] = (path.stem, entry.value)
     return found
 
 

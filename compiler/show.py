@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 from .ir.graph import Branch, Call, Graph, Node, Region, Repeat, Scan
 from .ir.paths import longest_path
@@ -31,7 +32,7 @@ def show(graph: Graph, count: int, depth: int | None = None, width: int = 100) -
     """The whole report as text, at most `width` columns."""
     lines = [graph.name]
     if graph.about:
-        lines += ["  " + line for line in _wrap(graph.about, width - 2)]
+        lines += ["  " + line for line in textwrap.wrap(graph.about, width - 2)]
     lines += ["", *_interface(graph), ""]
     lines += [f"  parameters  {count:,}   ({size(count * 4)} in float32, {size(count * 2)} in float16)",
               f"  depth       {longest_path(graph.root):,} ops on the longest path",
@@ -91,10 +92,7 @@ def _what(node: Node) -> str:
 
 
 def _size(node: Node) -> int:
-    n = 1
-    for d in node.types[0].shape:
-        n *= d.value or 0
-    return n
+    return prod(d.value or 0 for d in node.types[0].shape)
 
 
 def _region_total(region: Region) -> int:
@@ -131,6 +129,3 @@ def _table(found: list[Row], width: int) -> list[str]:
     clip = lambda text, n: text if len(text) <= n else text[: n - 1] + "…"  # noqa: E731
     return [("  " + "  ".join([*(f"{clip(c[i], wide[i]):{wide[i]}}" for i in range(3)), f"{c[3]:>{wide[3]}}"])).rstrip() for c in cells]
 
-
-def _wrap(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width)

@@ -65,7 +65,7 @@ def prepare(manifest: Manifest, arrays: Mapping[str, Any]) -> dict[str, np.ndarr
 
 
 def _neutral(call: _Call, x: Input) -> None:
-    """Give a mask or lengths that were left out as ones that hide nothing."""
+    """Fill in a mask or lengths that were left out: ones that hide nothing."""
     sizes = {name: seen.size for name, seen in call.sizes.items()}
     sized = [d.size(sizes) for d in x.dimensions]
     shape = [n for n in sized if n is not None]
@@ -128,6 +128,7 @@ def _unsolved(dimension: Dimension) -> str:
 
 
 def _bounds(call: _Call) -> None:
+    """Sizes above what the inputs promise, or below what the model can run with."""
     limits: dict[str, int] = {}
     for x in call.manifest.inputs:
         for name, bound in x.bounds.items():
@@ -138,8 +139,6 @@ def _bounds(call: _Call) -> None:
             call.wrong(f"`{name}` is {seen.size}, but the model takes at most {bound}",
                        f"`{name}` is read from axis {seen.axis} of input `{seen.input}`",
                        "shorten or split the input, or export a model with a larger bound")
-
-
     for name, smallest in call.manifest.least.items():
         seen = call.sizes.get(name)
         if seen and seen.size < smallest:

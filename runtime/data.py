@@ -54,8 +54,9 @@ def random_inputs(manifest: Manifest, sizes: Mapping[str, int] | None = None, se
     """Random arrays for every input, optional ones too; the same for the same seed.
 
     Ids lie in their range, lengths in 1..axis with one row full, every row of a mask has a True, floats are normal (float32 for
-    bfloat16 inputs). Without `sizes`, B is 2, S is 7 and other dimensions are odd, all within bounds. Raises `ArtifactErrors`
-    (code `bad-inputs`) for unknown or excessive sizes.
+    bfloat16 inputs). A dimension that `sizes` does not give is 2 for B, 7 for S and odd for others, but not below the smallest
+    size that the model takes nor above the largest. Raises `ArtifactError` (code `bad-inputs`) for unknown, negative or excessive
+    sizes, for a negative seed, and for inputs that do not fit in memory.
     """
     known = _sizes(manifest, sizes or {})
     if seed < 0:

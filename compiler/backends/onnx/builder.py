@@ -15,7 +15,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, num
 
 from ...ir.dimension import Dim
 from ...ir.graph import TensorType, fresh
-from .recipes import bfloat16_bits
+from ...runtime.convert import narrow_bfloat16
 
 ELEMENT = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16,
            "int64": TensorProto.INT64, "int32": TensorProto.INT32, "bool": TensorProto.BOOL, "float64": TensorProto.DOUBLE}
@@ -284,7 +284,7 @@ def _attribute(key: str, value: Any) -> AttributeProto:
 
 def _tensor(array: np.ndarray, dtype: str | None) -> TensorProto:
     if dtype == "bfloat16":
-        return TensorProto(data_type=TensorProto.BFLOAT16, dims=array.shape, raw_data=bfloat16_bits(array).tobytes())
+        return TensorProto(data_type=TensorProto.BFLOAT16, dims=array.shape, raw_data=narrow_bfloat16(array).tobytes())
     if dtype:
         array = array.astype(dtype)
     return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape))

@@ -11,13 +11,6 @@ from typing import Any
 import numpy as np
 
 
-def bfloat16_bits(array: np.ndarray) -> np.ndarray:
-    """uint16 bits of an array rounded to bfloat16, to nearest even."""
-    bits = np.ascontiguousarray(array, np.float32).view(np.uint32).reshape(array.shape)
-    rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
-    return np.where(np.isnan(array), np.uint32(0x7FC0), rounded).astype(np.uint16)
-
-
 def _plain(weights: list[np.ndarray], settings: dict[str, Any]) -> np.ndarray:
     """The parameter itself."""
     return weights[0]

@@ -20,13 +20,14 @@ from onnx import ModelProto, TensorProto
 from ... import __version__
 from ...ir.parameters import count
 from ...lang.diagnostic import Diagnostics, diagnostic
+from ...runtime.convert import narrow_bfloat16
 from ...runtime.manifest import FULL, NAME, NO_WEIGHTS, DataFile, Manifest, ModelFile, encode
 from ...weight_file import Deferred, Turned
 from ...weight_names import fold
 from .builder import ELEMENT, Recipe
 from .emit import Emitted
 from .interface import interface
-from .recipes import RECIPES, STREAMED, bfloat16_bits
+from .recipes import RECIPES, STREAMED
 
 MODEL = "model.onnx"
 ABSENT = "weights-left-out.bin"     # the file that a model without weights would have
@@ -253,7 +254,7 @@ def _bytes(array: np.ndarray | Deferred | Turned, recipe: Recipe, dtype: str, wr
 def _converted(part: np.ndarray, recipe: Recipe, wrong: Unfit) -> np.ndarray:
     if wrong.dtype == "bfloat16":
         wrong.look(part, part, recipe)
-        return np.ascontiguousarray(bfloat16_bits(part))
+        return np.ascontiguousarray(narrow_bfloat16(part))
     with np.errstate(over="ignore"):
         made = np.ascontiguousarray(part, np.float32 if wrong.dtype == "float32" else np.float16)
     wrong.look(part, made, recipe)
