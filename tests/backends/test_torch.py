@@ -222,6 +222,20 @@ def test_start_from_an_input_is_refused(compiled):
         generate(graph)
 
 
+def test_start_from_a_free_size_is_refused(compiled):
+    graph = compiled("""
+        inputs: {x: "float[B, 3]"}
+        graph:
+          twos: {op: full, shape: "[B, 3]", value: 2}
+          start: {op: mean, in: twos, axis: 0}
+          p: {op: parameter, shape: "[3]", init: start}
+          out: {op: add, in: [p, x]}
+        outputs: {out: out}
+    """)
+    with pytest.raises(Diagnostics, match="must not depend on an input"):
+        generate(graph)
+
+
 def test_sizes_and_dtype_that_no_argument_tells(compiled):
     graph = compiled("""
         inputs: {tokens: "int64[B, S]"}

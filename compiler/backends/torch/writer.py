@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ...ir.dimension import Dim
@@ -145,7 +146,7 @@ class Writer:
                 return name
         return scope.name("x" if name == "in" and not root else name)
 
-    def _asker(self, cls: ClassText, region: Region, scope: Scope, names: tuple[str, ...], root: bool):  # type: ignore[no-untyped-def]
+    def _asker(self, cls: ClassText, region: Region, scope: Scope, names: tuple[str, ...], root: bool) -> Callable[[str | Dim], Py]:
         """What stands in for a tensor in scope that tells dtype, device or a size: a parameter, else the caller."""
         own = next((v for v in parameter_values(region).values()), None)
 
@@ -192,12 +193,19 @@ class Writer:
         value = node.inputs["init"]
         assert isinstance(value, Value)
         needed = live(region, [value])
+        dependent = fault("bad-attribute", "the initial value of a parameter must not depend on an input", node.origin.span,
+                          help="compute it in the same block, from constants and settings")
         if any(v.node == -1 for v in needed):
-            raise fault("bad-attribute", "the initial value of a parameter must not depend on an input", node.origin.span,
-                        help="compute it in the same block, from constants and settings")
+            raise dependent
         scope = self.scope(region)
         own = parameter_values(region)[Value(node.id)]
-        scope.ask = lambda what: getattr(own, what)  # type: ignore[arg-type]
+
+        def ask(what: str | Dim) -> Py:
+            if isinstance(what, Dim):           # a free size, which only inputs tell
+                raise dependent
+            return getattr(own, what)
+
+        scope.ask = ask
         forward = Forward(self, region, [value], scope)
         forward.env.update(parameter_values(region))
         scope.indent = 3
