@@ -211,17 +211,22 @@ def export(spec: str, sets: tuple[str, ...], output: Path, weights: Path | None,
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--allow-fallback", is_flag=True, help="Go on when another device than the one asked for is active.")
 @click.option("--threads", type=click.IntRange(1, 1024), help="Threads for one operator; default: all cores.")
+@click.option("--spin", is_flag=True, help="Let idle threads wait busily: shorter runs, more processor time.")
+@click.option("--profile", "profiled", is_flag=True, help="Print where the time goes, by path in the spec.")
+@click.option("--depth", type=click.IntRange(1), help="Names of a path that --profile tells apart; default: all.")
 def run(folder: Path, inputs: Path | None, sizes: tuple[str, ...], seed: int, output: Path | None, device: str, allow_fallback: bool,
-        threads: int | None) -> None:
+        threads: int | None, spin: bool, profiled: bool, depth: int | None) -> None:
     """Run an exported folder with ONNX Runtime."""
     from . import runtime
-    from .printing import run_report
+    from .printing import profile_report, run_report
     from .runtime.data import load_inputs, random_inputs, save_npz, table
     if output is not None and output.suffix != ".npz":
         raise click.UsageError(f"outputs are written as .npz, and `{output}` has another ending")
     if inputs is not None and sizes:
         raise click.UsageError("`--inputs` and `--random` exclude each other")
-    artifact = runtime.open(folder, device, threads=threads, allow_fallback=allow_fallback, verify=True)
+    if depth is not None and not profiled:
+        raise click.UsageError("`--depth` goes with `--profile`")
+    artifact = runtime.open(folder, device, threads=threads, spin=spin, allow_fallback=allow_fallback, verify=True)
     if (artifact.manifest.certificate or {}).get("status") == "failed":
         report([diagnostic("failed-certificate", f"`{folder}` does not agree with PyTorch: its certificate failed", severity="warning",
                            help="export it again and read what differs")])
@@ -230,6 +235,9 @@ def run(folder: Path, inputs: Path | None, sizes: tuple[str, ...], seed: int, ou
     if output is not None:
         save_npz(output, outputs)
     print(run_report(artifact.provider, arrays, table(outputs), output), end="")
+    if profiled:
+        from .runtime.profile import profile
+        print(profile_report(profile(folder, arrays, device, depth, threads=threads, spin=spin, allow_fallback=allow_fallback)), end="")
 
 
 def _dims(items: tuple[str, ...], option: str = "--random") -> dict[str, int]:

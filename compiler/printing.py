@@ -119,6 +119,21 @@ def run_report(provider: str, inputs: Mapping[str, Any], rows: Sequence[Any], ou
     return "\n".join([*lines, *([f"  wrote {output}"] if output else [])]) + "\n"
 
 
+def profile_report(found: Sequence[Any], rows: int = 40) -> str:
+    """A row for each path, longest first; at most 100 columns."""
+    table = [("ms", "share", "calls", "path", "operators")]
+    table += [(f"{s.milliseconds:.3f}", f"{s.share:.1%}", f"{s.calls:g}", _short(s.path, 48), ", ".join(s.operators)) for s in found[:rows]]
+    lines = [f"  {_short(line, 98)}" for line in columns(table, frozenset({0, 1, 2}))]
+    if len(found) > rows:
+        rest = found[rows:]
+        lines.append(f"  and {len(rest)} more paths: {sum(s.milliseconds for s in rest):.3f} ms; --depth N joins them")
+    return "\n".join([f"{sum(s.milliseconds for s in found):.3f} ms in operators per run", *lines]) + "\n"
+
+
+def _short(text: str, width: int) -> str:
+    return text if len(text) <= width else text[:width - 4] + " ..."
+
+
 def library() -> str:
     """Models, blocks and ops that come with nnspec."""
     from .lang.tree import Mapping as TreeMapping
