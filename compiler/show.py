@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from math import prod
 
 from .ir.graph import Branch, Call, Graph, Node, Region, Repeat, Scan
+from .ir.parameters import is_parameter
 from .ir.paths import longest_path
 from .ir.signature import spell
 from .ir.text import identity_hash, structure_hash
-from .ops.registry import OPS
 from .printing import size
-
-PARAMETER = OPS["parameter"]
 
 
 @dataclass(frozen=True)
@@ -52,12 +50,12 @@ def _interface(graph: Graph) -> Iterator[str]:
 
 def rows(region: Region, depth: int | None, level: int = 0) -> Iterator[Row]:
     """The tree, one row a node; parameters stand with the op that owns them."""
-    owned = {n.name: n for n in region.nodes if n.op.__class__ is PARAMETER}
+    owned = {n.name: n for n in region.nodes if is_parameter(n)}
     for node in region.nodes:
-        if node.op.__class__ is PARAMETER and node.name.rpartition(".")[0] in {n.name for n in region.nodes}:
+        if is_parameter(node) and node.name.rpartition(".")[0] in {n.name for n in region.nodes}:
             continue
         own = sum(_size(p) for name, p in owned.items() if name.rpartition(".")[0] == node.name and p is not node)
-        own += _size(node) if node.op.__class__ is PARAMETER else 0
+        own += _size(node) if is_parameter(node) else 0
         yield Row(level, node.name or "(each)", _what(node), spell(node.types[0].shape), own + total(node))
         if depth is None or level + 1 < depth:
             yield from _inside(node, depth, level)
@@ -96,7 +94,7 @@ def _size(node: Node) -> int:
 
 
 def _region_total(region: Region) -> int:
-    return sum(_size(n) if n.op.__class__ is PARAMETER else total(n) for n in region.nodes)
+    return sum(_size(n) if is_parameter(n) else total(n) for n in region.nodes)
 
 
 def total(node: Node) -> int:

@@ -258,11 +258,11 @@ class _Evaluator:
             if best is None:
                 best = value
             elif isinstance(value, Dim) or isinstance(best, Dim):
-                fraction = isinstance(value, float) or isinstance(best, float)
-                larger = None if fraction else _decide(">=", Dim(value), Dim(best))  # type: ignore[arg-type]
+                larger = None if isinstance(value, float) or isinstance(best, float) else _decide(">=", Dim(value), Dim(best))
                 if larger is None:
                     size = value if isinstance(value, Dim) else best
-                    raise self.free(node, Dim(size), "not the same one for all sizes")  # type: ignore[arg-type]
+                    assert isinstance(size, Dim)
+                    raise self.free(node, size, "not the same one for all sizes")
                 best = value if larger == (node.value == "max") else best
             else:
                 best = max(best, value) if node.value == "max" else min(best, value)

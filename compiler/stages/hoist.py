@@ -11,9 +11,7 @@ from dataclasses import replace
 
 from ..ir.builder import RegionBuilder
 from ..ir.graph import ARGUMENT, Branch, Call, Graph, Input, Node, Region, Repeat, Scan, Value, bodies, fresh, join, mapped
-from ..ops.registry import OPS
-
-PARAMETER = OPS["parameter"]
+from ..ir.parameters import is_parameter
 
 
 def hoist(graph: Graph) -> Graph:
@@ -66,7 +64,7 @@ def _extract(region: Region, fixed: Mapping[int, Value], outer: RegionBuilder, p
         return kept[value]
 
     for node in region.nodes:
-        if _movable(node, known) and (not isinstance(node.op, PARAMETER) or node.id in owners):
+        if _movable(node, known) and (not is_parameter(node) or node.id in owners):
             outside = {k: mapped(v, known.__getitem__) for k, v in node.inputs.items()}
             made = outer.add(join(path, node.name), node.op, outside, node.outputs, node.types, node.origin)
             known |= {Value(node.id, k): Value(made.id, k) for k in range(len(node.outputs))}
@@ -104,7 +102,7 @@ def _random(node: Node) -> bool:
 
 def _parameters_to_move(region: Region, known: set[Value]) -> set[int]:
     """Parameters that some moving node reads."""
-    params = {Value(n.id): n.id for n in region.nodes if isinstance(n.op, PARAMETER) and not any(True for _ in n.values)}
+    params = {Value(n.id): n.id for n in region.nodes if is_parameter(n) and not any(True for _ in n.values)}
     reach, owners = set(known) | set(params), set()
     for node in region.nodes:
         if Value(node.id) in params:

@@ -45,14 +45,17 @@ class Fuser:
         return len(self.reading(name)) == 1 and name not in self.ends
 
     def reading(self, name: str) -> list[NodeProto]:
+        """The nodes that read a value, those that were joined since left out."""
         nodes = (self.nodes[k] for k in sorted(set(self.readers.get(name, ()))))
         return [n for n in nodes if n is not None and name in reads(n)]
 
     def reader(self, name: str, op: str) -> NodeProto | None:
+        """The node of that kind that alone reads a value, where one does."""
         node = self.reading(name)[0] if self.alone(name) else None
         return node if node is not None and node.op_type == op else None
 
     def drop(self, *nodes: NodeProto) -> None:
+        """Take nodes out, whose work another one does."""
         for node in nodes:
             self.nodes[self.place[node.output[0]]] = None
 
@@ -76,6 +79,7 @@ class Fuser:
         return None
 
     def run(self, dtype: str, target: str) -> list[NodeProto]:
+        """Join what can be joined, in order; returns the nodes that are left."""
         for k in range(len(self.nodes)):
             node = self.nodes[k]
             if node is None or node.domain:
@@ -112,6 +116,7 @@ class Fuser:
         self.put(at, made)
 
     def bias_gelu(self, at: int, gelu: NodeProto) -> None:
+        """gelu(x + bias)."""
         found = self.bias(gelu.input[0])
         if found is None:
             return
@@ -124,8 +129,8 @@ class Fuser:
         heads = [self.types[i].shape[1].value if i in self.types else None for i in node.input[:3]]
         turned = self.reader(node.output[0], "Transpose") if len([o for o in node.output if o]) == 1 else None
         merged = self.reader(turned.output[0], "Reshape") if turned is not None and _perm(turned) == [0, 2, 1, 3] else None
-        flat = [self.flat(i) for i in node.input[:3]]
-        if merged is None or turned is None or None in heads or None in flat or heads[1] != heads[2]:
+        flat = all(self.flat(i) for i in node.input[:3])
+        if merged is None or turned is None or None in heads or not flat or heads[1] != heads[2]:
             return
         if len(self.types[merged.output[0]].shape if merged.output[0] in self.types else ()) != 3:
             return
@@ -136,21 +141,20 @@ class Fuser:
         made.output[0] = merged.output[0]
         for name, value in (("q_num_heads", heads[0]), ("kv_num_heads", heads[1])):
             made.attribute.append(helper.make_attribute(name, value))
-        self.drop(turned)
-        self.nodes[self.place[merged.output[0]]] = None
+        self.drop(turned, merged)
         self.put(at, made)
 
-    def flat(self, name: str) -> bool | None:
+    def flat(self, name: str) -> bool:
         """Whether a value [B, H, S, d] is made from [B, S, H*d], perhaps turned by rotary positions on the way."""
         if not self.alone(name):
-            return None
+            return False
         rope = self.maker(name, "RotaryEmbedding")
         if rope is not None:
             return self.flat(rope.input[0])
         turned = self.maker(name, "Transpose")
         split = self.maker(turned.input[0], "Reshape") if turned is not None and _perm(turned) == [0, 2, 1, 3] else None
         whole = self.types.get(split.input[0]) if split is not None and self.alone(split.output[0]) else None
-        return True if whole is not None and len(whole.shape) == 3 else None
+        return whole is not None and len(whole.shape) == 3
 
     def flatten(self, name: str, heads: int) -> str:
         """Take the heads out of the way to a value that `flat` found; returns the value without them."""

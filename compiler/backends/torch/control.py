@@ -10,7 +10,7 @@ from ...ir.graph import Branch, Node, Repeat, TensorType, Value
 from ...lang.diagnostic import fault
 from .helpers import MIXTURE, SCAN, SCAN_IN_GRAPH
 from .names import reach
-from .printer import shape_comment
+from .printer import keep, shape_comment
 from .source import Py
 from .state import span
 
@@ -222,7 +222,7 @@ def _mixture(f: Forward, node: Node, units: list[Unit]) -> None:
     direct = plain and op.share == tuple(range(len(op.share))) and not any(hasattr(n.op, "module_call") for u in units
                                                                            if u.kind == "op" for n in u.region.nodes)
     experts = str(reach(node.name)) if direct else _experts(f, node, units)
-    mixture = _helper(f, MIXTURE)
+    mixture = keep(f.writer.helpers, MIXTURE)
     name = f.name(node, node.outputs[0])
     f.scope.line(f"{name} = {mixture}({experts}, {x}, {weights}, {indices}, {width})", shape_comment(node.types[0]))
     f.define(Value(node.id), Py(name), node.types[0])
@@ -250,12 +250,6 @@ def _experts(f: Forward, node: Node, units: list[Unit]) -> str:
 
     copies(f, node, units, {**_fixed(f, node), "in": Py(rows)}, emit)
     return experts
-
-
-def _helper(f: Forward, text: str) -> str:
-    name = text.strip().removeprefix("def ").split("(", 1)[0]
-    f.writer.helpers.setdefault(name, text.strip())
-    return name
 
 
 # time
@@ -312,9 +306,9 @@ def _run_scan(f: Forward, node: Node, step: str, starts: list[str], inputs: list
     options = ", backward=True" if op.backward else ""
     if any(d != "float" for d in dtypes):
         options += f", dtypes={_tuple(['None' if d == 'float' else f'torch.{d}' for d in dtypes])}"
-    _helper(f, SCAN_IN_GRAPH)
+    keep(f.writer.helpers, SCAN_IN_GRAPH)
     kinds = [node.types[node.outputs.index(o)] for o in [f"last.{op.carry[p]}" for p, e in ends.items() if e != "_"] + stacked]
-    f.scope.line(f"{left}, {right} = {_helper(f, SCAN)}({step}, {_tuple(starts)}, {_tuple(inputs)}, {op.axis}{options})",
+    f.scope.line(f"{left}, {right} = {keep(f.writer.helpers, SCAN)}({step}, {_tuple(starts)}, {_tuple(inputs)}, {op.axis}{options})",
                  shape_comment(*kinds))
     for o in stacked:
         f.define(node.output(o), Py(names[o]), node.types[node.outputs.index(o)])

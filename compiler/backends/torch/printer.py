@@ -73,9 +73,7 @@ class Printer:
 
     def helper(self, text: str) -> Py:
         """A module-level function that several ops share, written once; returns its name."""
-        name = text.strip().removeprefix("def ").split("(", 1)[0]
-        self.helpers.setdefault(name, text.strip())
-        return Py(name)
+        return Py(keep(self.helpers, text))
 
     def either(self, condition: object, then: object, otherwise: object) -> Py:
         return ternary(condition, then, otherwise)
@@ -113,6 +111,13 @@ class Printer:
             if type.dtype == "float" and not type.optional:
                 return value.dtype
         return self.scope.ask("dtype") if self.scope.ask else Py("torch.get_default_dtype()")
+
+
+def keep(helpers: dict[str, str], text: str) -> str:
+    """Keep a function for the top of the file, once; returns its name."""
+    name = text.strip().removeprefix("def ").split("(", 1)[0]
+    helpers.setdefault(name, text.strip())
+    return name
 
 
 def size_in(scope: Scope, dim: Dim) -> Py | None:

@@ -13,7 +13,7 @@ from ...lang.diagnostic import Fault, Label, fault
 from ...lang.source import Span
 from ...lang.tree import Scalar
 from ...ops.base import Op, OpFault
-from ...ops.registry import OPS
+from ...ops.values import Constant, NamedParameter
 from .attributes import UNSET, attribute, convert, init
 from .gather import Gathered
 from .scope import Result
@@ -88,7 +88,7 @@ def written_numbers(found: Gathered, builder: RegionBuilder, name: str, origin: 
         dtype = builder.type(items[0]).dtype if items else "float"
         if dtype == "bool" or (dtype == "int64" and isinstance(number, float)):
             raise fault("dtype-mismatch", f"the number {number} stands beside {dtype} values", written.value.span)
-        op = OPS["constant"](value=float(number) if dtype == "float" else number, dtype=dtype)  # type: ignore[call-arg]
+        op = Constant(value=float(number) if dtype == "float" else number, dtype=dtype)
         node = builder.add(f"{name}.{port}_{k}", op, {}, op.outputs(), op.infer({}), origin)
         found.ports[port] = (*items[:int(k)], Value(node.id), *items[int(k):])
         spans = found.spans.get(port, ())
@@ -140,7 +140,7 @@ def parameter(found: Gathered, builder: RegionBuilder, path: str, shape: Any, po
                         note=f"its shape is {spell(shape)}", help="parameters have fixed sizes: give the width as a number")
         if d.value < 1:
             raise empty(found, port, shape)
-    op = OPS["parameter"](shape=tuple(shape), init=start, trainable=trainable)  # type: ignore[call-arg]
+    op = NamedParameter(shape=tuple(shape), init=start, trainable=trainable)
     return Value(builder.add(path, op, {}, ("out",), (TensorType("float", tuple(shape)),), origin).id)
 
 

@@ -13,7 +13,7 @@ from ...lang.source import Span
 from ...lang.spec import FieldValue, Items, NodeSpec
 from ...lang.tree import Mapping as TreeMapping
 from ...lang.tree import Scalar
-from ...ops.registry import OPS
+from ...ops.values import Full
 from .apply import apply_op
 from .attributes import convert
 from .gather import gather, is_number, resolve
@@ -176,8 +176,7 @@ def start(x: Expander, c: Copies, target: Interface, starts: dict[str, tuple[Sca
         assert isinstance(value, Scalar)
         t = declared(x, c, target, port, value)
         number = convert("number", c.scope.number(value, c.index), value, f"`{port}`")
-        op = OPS["full"](value=float(number) if t.dtype == "float" else number, shape=t.shape,
-                         dtype=t.dtype)  # type: ignore[call-arg]
+        op = Full(value=float(number) if t.dtype == "float" else number, shape=t.shape, dtype=t.dtype)
         node = c.into.add(join(c.name, port), op, {}, ("out",), op.infer({}), c.origin)
         c.inputs[port], c.special[port] = Value(node.id), t
 
