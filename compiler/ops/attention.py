@@ -9,67 +9,9 @@ from typing import Any
 from ..ir.dimension import Dim
 from ..ir.graph import Shape, TensorType
 from ..ir.signature import spell
+from .attention_source import ATTEND, ATTENTION_WEIGHTS, CAUSAL, VISIBLE_KEYS, mask_of, one_mask
 from .base import ALL_TARGETS, Form, Op, OpFault, Site, Types, attribute, tensor
 from .emission import LOWEST, positions
-
-VISIBLE_KEYS = '''
-def visible_keys(query, key, causal=False, window=None, length=None, keep=None):
-    """True where a query sees a key, broadcastable to [B, H, T, S]; None where every query sees every key.
-
-    A causal query at or past its row's length is padding and sees nothing.
-    """
-    row = torch.arange(query.shape[2], device=query.device)[:, None]
-    column = torch.arange(key.shape[2], device=query.device)
-    mask = None
-    if causal:
-        mask = column <= row
-    if window is not None:
-        mask = mask & (column > row - window)
-    if length is not None:
-        inside = (row if causal else column) < length[:, None, None, None]
-        mask = inside if mask is None else mask & inside
-    if keep is not None:
-        keep = keep[(slice(None),) + (None,) * (4 - keep.dim())]
-        mask = keep if mask is None else mask & keep
-    return mask
-'''
-
-ATTEND = '''
-def attend(query, key, value, causal=False, window=None, scale=None, length=None, keep=None, score_bias=None):
-    """Attention [B, H, T, v] over the keys that `visible_keys` allows: fused, and with a mask only where one is needed."""
-    repeats = query.shape[1] // key.shape[1]
-    if causal and window is None and keep is None and score_bias is None:
-        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=repeats > 1)
-        if length is None:
-            return out
-        row = torch.arange(query.shape[2], device=query.device)[:, None]
-        return out.masked_fill(row >= length[:, None, None, None], 0)
-    mask = visible_keys(query, key, causal, window, length, keep)
-    if score_bias is not None:
-        mask = score_bias if mask is None else torch.where(mask, score_bias, float("-inf"))
-    if mask is not None and repeats > 1:    # the kernels that take a mask want as many key heads as query heads
-        key, value, repeats = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1), 1
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale, enable_gqa=repeats > 1)
-'''
-
-ATTENTION_WEIGHTS = '''
-def attention_weights(query, key, causal=False, window=None, scale=None, softcap=None, length=None, keep=None, score_bias=None):
-    """Attention weights [B, H, T, S], computed in float32 at least; zeros for a query that sees no key."""
-    wide = torch.promote_types(query.dtype, torch.float32)
-    if query.shape[1] != key.shape[1]:
-        key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    scores = (query.to(wide) * scale) @ key.to(wide).transpose(-2, -1)
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    if score_bias is not None:
-        scores = scores + score_bias
-    mask = visible_keys(query, key, causal, window, length, keep)
-    if mask is None:
-        return torch.softmax(scores, -1).to(query.dtype)
-    weights = torch.softmax(scores.masked_fill(~mask, torch.finfo(wide).min), -1)
-    return weights.masked_fill(~mask, 0).to(query.dtype)
-'''
 
 
 @dataclass(frozen=True)
@@ -124,6 +66,8 @@ class Attention(Op):
 
     def flops(self, inputs: Types, outputs: tuple[TensorType, ...]) -> Dim:
         B, H, T, S = outputs[1].shape
+        if self.window is not None:
+            S = Dim.const(self.window if S.value is None else min(self.window, S.value))
         return 2 * B * H * T * S * (tensor(inputs, "query").shape[3] + outputs[0].shape[3])
 
     def torch(self, t: Any, **ports: Any) -> Any:
@@ -136,11 +80,16 @@ class Attention(Op):
             t.helper(VISIBLE_KEYS)
             weights = t.let("weights", t.helper(ATTENTION_WEIGHTS)(query, key, **settings, **masks))
             return weights @ (value if repeats.value == 1 else value.repeat_interleave(t.size(repeats), 1)), weights
+        scale = {} if self.scale is None else {"scale": self.scale}
+        if self.causal and masks.keys() == {"length"} and self.window is None:
+            return t.helper(CAUSAL)(query, key, value, masks["length"], **scale), None
+        if not self.causal and repeats.value == 1 and one_mask(t.inputs, masks):
+            mask = t.let("mask", mask_of(t, key, **masks))
+            return t.F.scaled_dot_product_attention(query, key, value, attn_mask=mask, **scale), None
         if masks or self.window is not None:
-            t.helper(VISIBLE_KEYS)
+            t.helper(VISIBLE_KEYS), t.helper(CAUSAL)
             return t.helper(ATTEND)(query, key, value, **settings, **masks), None
-        plain: dict[str, Any] = {"is_causal": True} if self.causal else {}
-        plain |= {} if self.scale is None else {"scale": self.scale}
+        plain = ({"is_causal": True} if self.causal else {}) | scale
         plain |= {} if repeats.value == 1 else {"enable_gqa": True}
         return t.F.scaled_dot_product_attention(query, key, value, **plain), None
 

@@ -89,6 +89,8 @@ class Join(Op):
         always, shape = [type for _, type in there if not type.optional], t.outputs[0].shape
         if len(always) == len(there):
             return reduce(lambda a, b: a & b if self.symbol == "&" else a | b, [x for x, _ in there])
+        if len(there) == 1 and there[0][1].shape == shape:
+            return there[0][0]
         joined = t.helper(JOIN.format(name=f"join_{self.name}", symbol=self.symbol))(*(x for x, _ in there))
         if always and self.shape_of(always) == shape or all(type.shape == shape for _, type in there):
             return joined

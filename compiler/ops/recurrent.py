@@ -12,9 +12,10 @@ from .cells import GRU_STEPS, LSTM_STEP, rnn_step
 
 STEP_THROUGH = '''
 def step_through(step, x, states, weights, length=None, backward=False):
-    """One layer in one direction over x [B, S, i] from `states` ([B, h] each): out [B, S, h] and the final states.
+    """One layer in one direction over x [B, S, i] from `states` ([B, h] each).
 
-    Past a row's length the states stand still and the output is 0; backward, a row starts at its last real step.
+    Gives out [B, S, h] and the final states. Past a row's length the states stand still and the
+    output is 0; backward, a row starts at its last real step.
     """
     outs = []
     for at in reversed(range(x.shape[1])) if backward else range(x.shape[1]):
@@ -31,9 +32,10 @@ def step_through(step, x, states, weights, length=None, backward=False):
 
 RUN_ROWS = '''
 def run_rows(rnn, x, length, start=None):
-    """A recurrent module over x [B, S, i] whose rows end at `length`: 0 past the end, final states of the last real step.
+    """A recurrent module over x [B, S, i] whose rows end at `length`.
 
-    A row of length 0, which packing refuses, keeps its start state.
+    Outputs are 0 past the end, final states those of the last real step. A row of length 0, which
+    packing refuses, keeps its start state.
     """
     if length is None:
         return rnn(x, start)
@@ -160,7 +162,8 @@ class _Layers(Op):
             x = backward(x, *lengths)
         start = self._start(t, [ports.get(name) for name in self.states])
         call = owner if length is None else lambda *args: t.helper(RUN_ROWS)(owner, *args)
-        out, last = t.lets(("out", "last"), call(x, *lengths, *(() if start is None else (start,))))
+        hints = ("out", "last" if t.used & {*self.states} else "_")
+        out, last = t.lets(hints, call(x, *lengths, *(() if start is None else (start,))))
         if backward is not None:
             out = backward(out, *lengths)
         return (out, last) if len(self.states) == 1 else (out, *(last[i] for i in range(len(self.states))))

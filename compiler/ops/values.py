@@ -182,9 +182,9 @@ class Position(Op):
         return super().infer(inputs)
 
     def torch(self, t: Any, **ports: Any) -> Any:
-        like, keep = ports["like"], ports["keep"]
+        keep = ports["keep"]
         rows, size = t.shape(t.outputs[0].shape)
-        steps = t.torch.arange(size, device=like.device).expand(rows, size)
+        steps = t.torch.arange(size, device=t.device).expand(rows, size)
         return steps if keep is None else unless_absent(t, "keep", keep, (keep.cumsum(1) - 1).clamp(min=0), steps)
 
     def onnx(self, g: Any, **ports: Any) -> Any:

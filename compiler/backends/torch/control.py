@@ -274,8 +274,8 @@ def scan(f: Forward, node: Node) -> None:
     f.scope.indent += 1
     alive = f.scope.name("alive") if live else ""
     if op.carry:
-        f.scope.line(f"{_tuple([str(given[p]) for p in op.carry])} = {carries}")
-    f.scope.line(f"{_tuple([str(given[p]) for p in op.each] + [alive] * bool(live))} = {inputs}")
+        f.scope.line(f"{_targets([str(given[p]) for p in op.carry])} = {carries}")
+    f.scope.line(f"{_targets([str(given[p]) for p in op.each] + [alive] * bool(live))} = {inputs}")
     targets = {o: f.scope.name(o if o != "out" else f"{node.name}_now") for o in unit.outputs}
     f.invoke(unit, reach(node.name), {a.name: given[a.name] for a in unit.region.arguments}, list(targets.values()), _comment(unit))
     after = [_frozen(f, node, alive, targets[o], str(given[p]), op.body.type(op.body.output(o))) for p, o in op.carry.items()]
@@ -352,6 +352,11 @@ def _frozen(f: Forward, node: Node, alive: str, new: str, old: str | None, type:
     view = ", ".join("-1" if k == axis else "1" for k in range(len(type.shape)))
     past = old or {"float": "0.0", "int64": "0", "bool": "False"}[type.dtype]
     return f"torch.where({alive}.view({view}), {new}, {past})"
+
+
+def _targets(items: list[str]) -> str:
+    """`a, b`, `(a,)`: names that a tuple is unpacked to."""
+    return ", ".join(items) if len(items) > 1 else _tuple(items)
 
 
 def _tuple(items: list[str]) -> str:

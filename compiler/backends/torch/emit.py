@@ -50,7 +50,7 @@ def _write(graph: Graph, reserved: frozenset[str]) -> tuple[Writer, ClassText]:
 
 
 def _folded(lines: list[str]) -> list[str]:
-    """Lines of at most 120 columns; those of docstrings are filled as text."""
+    """Lines of at most WIDTH columns; those of docstrings are filled as text."""
     out: list[str] = []
     text = False
     for line in lines:
@@ -69,8 +69,8 @@ def _folded(lines: list[str]) -> list[str]:
 
 def _head(graph: Graph, body: str) -> str:
     """Module docstring and the imports that the body uses."""
-    about = textwrap.wrap(escape(graph.about or graph.root.about), 110)
-    first = f"{escape(graph.name)}: {about[0] if about else 'a PyTorch module.'}"
+    about = textwrap.wrap(f"{escape(graph.name)}: {escape(graph.about or graph.root.about) or 'a PyTorch module.'}", WIDTH - 6)
+    first = about[0]
     first = first[:-1] + '\\"' if first.endswith('"') and len(about) < 2 else first
     doc = f'"""{first}"""' if len(about) < 2 else "\n".join([f'"""{first}', *about[1:], '"""'])
     lines = [text for pattern, text in IMPORTS if re.search(pattern, body)]

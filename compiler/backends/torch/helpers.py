@@ -2,15 +2,15 @@
 
 MIXTURE = '''
 def mixture(experts, x, weights, indices, width):
-    """Sum of the chosen experts' outputs times their weights; an expert sees only the rows routed to it.
+    """Sum of the chosen experts' outputs times their weights.
 
-    x [*b, d]; weights, indices [*b, k] -> [*b, width]
+    An expert sees only the rows routed to it. x [*b, d]; weights, indices [*b, k] -> [*b, width]
     """
     rows, weights, indices = (t.reshape(-1, t.shape[-1]) for t in (x, weights, indices))
     out = rows.new_zeros(rows.shape[0], width)
     for i, expert in enumerate(experts):
         chosen = indices == i
-        if torch.compiler.is_compiling():  # a graph has no room for a number of rows that depends on data
+        if torch.compiler.is_compiling():  # a graph has no number of rows that depends on data
             share = torch.where(chosen, weights, 0.0).sum(-1, keepdim=True)
             out = out + torch.where(chosen.any(-1, keepdim=True), expert(rows) * share, 0.0)
         else:
@@ -23,7 +23,8 @@ SCAN = '''
 def scan(step, carries, inputs, dim, backward=False, dtypes=None):
     """Run `step(carries, inputs) -> carries, outputs` along axis `dim` of the inputs.
 
-    Gives the last carries, and the outputs stacked on that axis. `dtypes` names those outputs' that are not float.
+    Gives the last carries, and the outputs stacked on that axis. `dtypes` has the dtypes of outputs
+    that are not float, None for the others.
     """
     if torch.compiler.is_compiling():  # one step in the graph, for any number of steps
         return scan_in_graph(step, carries, inputs, dim, backward, dtypes)
@@ -42,7 +43,10 @@ def scan(step, carries, inputs, dim, backward=False, dtypes=None):
 
 SCAN_IN_GRAPH = '''
 def scan_in_graph(step, carries, inputs, dim, backward, dtypes):
-    """`scan` by torch's operator, which wants a carry, results that share no memory, and to differentiate floats only."""
+    """`scan` by torch's operator.
+
+    It wants a carry, results that share no memory, and to differentiate floats only.
+    """
     from torch._higher_order_ops.scan import scan as scan_op
 
     training = torch.is_grad_enabled()

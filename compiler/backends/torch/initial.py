@@ -61,14 +61,19 @@ def fill(start: Any, fan: int) -> tuple[str, str]:
     return name, f"{argument}{source(x)}"
 
 
+def _draws(how: tuple[str, str]) -> bool:
+    return how[0] not in ("zeros_", "ones_", "constant_")
+
+
 def fills(starts: list[tuple[Py, tuple[str, str]]]) -> list[str]:
-    """Statements that start parameters; neighbours that start alike share a loop."""
+    """Statements that start parameters; those that start alike share a loop where the order of draws allows it."""
     groups: list[tuple[tuple[str, str], list[Py]]] = []
-    for where, how in starts:
-        if groups and groups[-1][0] == how:
-            groups[-1][1].append(where)
-        else:
+    for where, how in sorted(starts, key=lambda start: not _draws(start[1])):
+        same = next((places for known, places in groups[-1 if _draws(how) else 0:] if known == how), None)
+        if same is None:
             groups.append((how, [where]))
+        else:
+            same.append(where)
     lines = []
     for (name, arguments), places in groups:
         tail = f", {arguments}" if arguments else ""

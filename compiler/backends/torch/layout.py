@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import re
+import textwrap
 
-WIDTH = 120
+WIDTH = 100
 OPEN, CLOSE = "([{", ")]}"
 _TOKENS = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|.', re.S)
+_NUMBER = re.compile(r"-?[0-9][0-9.e+-]*")
+_ASSIGNED = re.compile(r"\s*(?:return |[\w., ()\[\]\"]+ = )")
+_JOINTS = re.compile(r" (?=else )| (?:if|[<>]=?|[!=]=|[-+*/&|@]) ")
 _OPERATOR = re.compile(r" (?:[-+*/&|@]|//|if|else|for|or|and|in) ")
 
 
 def fold(line: str, width: int = WIDTH) -> list[str]:
     """The line, or several that mean the same and are at most `width` wide where a break is possible.
 
-    A trailing comment `  # ...` goes on a line before the code when both do not fit.
+    A trailing comment `  # ...` goes on the line before code that fits without it, else behind the last line.
     """
     if len(line) <= width:
         return [line]
     code, comment = split_comment(line)
     pad = code[: len(code) - len(code.lstrip())]
-    if comment:
-        return [*_comment(pad, comment, width), *fold(code, width)]
-    return _code(code, pad, width)
+    if comment and len(code) <= width:
+        return [*_comment(pad, comment, width), code]
+    lines = _code(code, pad, width)
+    if comment and len(lines[-1]) + len(comment) + 4 <= width:
+        return [*lines[:-1], f"{lines[-1]}  # {comment}"]
+    return [*(_comment(pad, comment, width) if comment else []), *lines]
 
 
 def split_comment(line: str) -> tuple[str, str]:
@@ -45,6 +52,12 @@ def _comment(pad: str, text: str, width: int) -> list[str]:
 
 
 def _code(code: str, pad: str, width: int) -> list[str]:
+    assigned = _ASSIGNED.match(code)
+    if assigned and (pieces := _top_level(code[assigned.end():])):
+        value, deeper = code[assigned.end():], f"{pad}    "
+        if len(deeper + value) <= width:
+            pieces = [value]
+        return [f"{assigned[0]}(", *(line for piece in pieces for line in fold(deeper + piece, width)), f"{pad})"]
     place = _brackets(code)
     if place is None:
         return _operators(code, pad, width)
@@ -58,6 +71,8 @@ def _code(code: str, pad: str, width: int) -> list[str]:
         lines = [deeper + inner]
     elif len(parts) == 1:
         lines = fold(deeper + inner, width)
+    elif all(_NUMBER.fullmatch(part.strip()) for part in parts if part.strip()):
+        lines = textwrap.wrap(inner, width, initial_indent=deeper, subsequent_indent=deeper)
     else:
         lines = [line for part in parts if part.strip() for line in fold(f"{deeper}{part.strip()},", width)]
     return [head, *lines, *fold(pad + tail, width)]
@@ -89,6 +104,18 @@ def split(text: str, separator: str) -> list[str]:
         else:
             current += token
     return [*parts, current]
+
+
+def _top_level(value: str) -> list[str]:
+    """The value cut before an outermost `else`; empty where no operator stands outside its brackets."""
+    found = [m for m in _JOINTS.finditer(value) if _depth(value[:m.start()]) == 0]
+    cut = next((m.start() for m in found if m[0] == " "), None)
+    return [value[:cut], value[cut + 1:]] if cut is not None else [value] if found else []
+
+
+def _depth(text: str) -> int:
+    tokens = _TOKENS.findall(text)
+    return sum((t in OPEN) - (t in CLOSE) for t in tokens)
 
 
 def _operators(code: str, pad: str, width: int) -> list[str]:

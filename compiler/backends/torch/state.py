@@ -28,15 +28,19 @@ class State:
 
     def lines(self, existing: set[str]) -> list[str]:
         """The statements, outer paths first; a path below nothing gets plain modules to lie in."""
-        lines, there = [], set(existing)
+        lines: list[str] = []
+        there, plain = set(existing), set()
         for path, text in sorted(self.made, key=lambda item: item[0].count(".")):
             parts = path.split(".")
             for k in range(1, len(parts)):
                 outer = ".".join(parts[:k])
                 if outer not in there:
                     there.add(outer)
+                    plain.add(outer)
                     lines.append(hold(outer, "nn.Module()"))
             there.add(path)
+            if "." in path and path.rpartition(".")[0] not in plain:
+                lines.append("# read by `forward` below, once for all steps")
             lines.append(text)
         return lines + [f"{p}.requires_grad_(False)" for p in self.frozen]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from ...ir.parameters import is_parameter
 from ...lang.diagnostic import fault
 from .forward import Forward
 from .initial import fills, torch_does
+from .layout import split_comment
 from .names import camel
 from .printer import Scope
 from .regions import (
@@ -95,8 +97,21 @@ class Writer:
         if key not in self.classes:
             self.classes[key] = ClassText(self.class_name(region.name))
             self.write(self.classes[key], region, outputs, names)
+            self.classes[key] = self._merged(self.classes[key], region.name)
         cls = self.classes[key]
         return Unit("class", region, outputs, f"{cls.name}()", cls, names)
+
+    def _merged(self, cls: ClassText, name: str) -> ClassText:
+        """The class, or an earlier one of a block with this name that differs in documented sizes alone, where they become `_`."""
+        for (block, *_), known in self.classes.items():
+            if block == name and known is not cls and known.needs == cls.needs and _code(known) == _code(cls):
+                lines = _common(known.lines, cls.lines)
+                if lines is not None:
+                    known.lines = lines
+                    self.finished.remove(cls)
+                    self.names.discard(cls.name)
+                    return known
+        return cls
 
     def _starts_by_itself(self, region: Region, op: Node, made: str) -> bool:
         """Whether torch's module starts its parameters as they should and all of them train."""
@@ -130,8 +145,8 @@ class Writer:
         scope.ask = self._asker(cls, region, scope, names, root)
         forward.run()
         results = [str(forward.read(v)) for o, v in region.outputs if o in outputs]
-        cls.lines = [f"class {cls.name}(nn.Module):", *self._docstring(region, outputs), *self._init(region, forward)]
-        cls.lines += [*self._signature(cls, region, arguments, outputs, root), *scope.lines, self._return(outputs, results, root)]
+        cls.lines = [f"class {cls.name}(nn.Module):", *self._docstring(region, arguments, outputs), *self._init(region, forward)]
+        cls.lines += [*self._signature(cls, region, arguments, outputs, root), *self._body(scope.lines, outputs, results, root)]
         self.locals |= scope.taken
         self.finished.append(cls)
 
@@ -163,15 +178,15 @@ class Writer:
             return Py(cls.needs[need])
         return ask
 
-    def _docstring(self, region: Region, outputs: tuple[str, ...]) -> list[str]:
-        given = ", ".join(f"{a.name} {a.type}" for a in region.arguments)
+    def _docstring(self, region: Region, arguments: dict[int, str], outputs: tuple[str, ...]) -> list[str]:
+        given = ", ".join(f"{arguments[i]} {a.type}" for i, a in enumerate(region.arguments))
         results = ", ".join(f"{o} {region.type(v)}" for o, v in region.outputs if o in outputs)
         shapes = f"{given} -> {results}" if given else results
         about = escape(region.about)
         if not about:
-            lines = _wrapped(shapes, width=105)
+            lines = _wrapped(shapes, width=92)
             return [f'    """{shapes}."""', ""] if len(lines) == 1 else ['    """' + lines[0].strip(), *lines[1:], '    """', ""]
-        first = _wrapped(about, width=105)
+        first = _wrapped(about, width=92)
         return ['    """' + first[0].strip(), *first[1:], "", *_wrapped(shapes), '    """', ""]
 
     def _init(self, region: Region, forward: Forward) -> list[str]:
@@ -221,6 +236,14 @@ class Writer:
         result = "Tensor" if len(outputs) == 1 else "dict[str, Tensor]" if root else f"tuple[{', '.join(['Tensor'] * len(outputs))}]"
         return [f"    def forward({', '.join(parts)}) -> {result}:"]
 
+    def _body(self, lines: list[str], outputs: tuple[str, ...], results: list[str], root: bool) -> list[str]:
+        """The statements of `forward`; a last one that only names the result is returned as it is."""
+        lines = _without_dead_views(lines, results)
+        last = f"        {', '.join(results)} = "
+        if lines and lines[-1].startswith(last) and not (root and len(results) > 1):
+            return [*lines[:-1], f"        return {lines[-1].removeprefix(last)}"]
+        return [*lines, self._return(outputs, results, root)]
+
     def _return(self, outputs: tuple[str, ...], results: list[str], root: bool) -> str:
         if root and len(results) > 1:
             return f"        return {{{', '.join(f'{chr(34)}{o}{chr(34)}: {r}' for o, r in zip(outputs, results, strict=True))}}}"
@@ -230,6 +253,30 @@ class Writer:
 def escape(text: str) -> str:
     """Text that may stand in a docstring."""
     return "".join(c if c.isprintable() else " " for c in text).replace("\\", "\\\\").replace('"""', '\\"\\"\\"').strip()
+
+
+def _without_dead_views(lines: list[str], results: list[str]) -> list[str]:
+    """Without the views that nothing reads: an op may take only the device of its input, which every tensor here has."""
+    for k, line in enumerate(lines):
+        view = re.fullmatch(r" +(\w+) = \w+\[[^\[\]]*\](?:  # .*)?", line)
+        if view and not any(re.search(rf"\b{view[1]}\b", text) for text in (*lines[:k], *lines[k + 1:], *results)):
+            return _without_dead_views([*lines[:k], *lines[k + 1:]], results)
+    return lines
+
+
+def _code(cls: ClassText) -> list[str]:
+    """The statements after the docstring, without comments."""
+    end = next(k for k, line in enumerate(cls.lines) if line.endswith('"""') and (k > 1 or line.count('"""') == 2))
+    return [split_comment(line)[0] for line in cls.lines[end + 1:]]
+
+
+def _common(a: list[str], b: list[str]) -> list[str] | None:
+    """The lines of both classes, with `_` for each number in which they differ; None where they differ in more."""
+    first, second = (re.split(r"\b", "\n".join(lines[1:])) for lines in (a, b))
+    if len(first) != len(second) or not all(x == y or (x == "_" or x.isdigit()) and y.isdigit()
+                                            for x, y in zip(first, second, strict=True)):
+        return None
+    return [a[0], *"".join(x if x == y else "_" for x, y in zip(first, second, strict=True)).split("\n")]
 
 
 def _default(what: str) -> Py:
@@ -244,7 +291,7 @@ def _indented(lines: list[str]) -> list[str]:
     return [f"        {line}" for line in lines]
 
 
-def _wrapped(text: str, width: int = 110) -> list[str]:
+def _wrapped(text: str, width: int = 96) -> list[str]:
     import textwrap
 
     return [f"    {line}" for line in textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)]
