@@ -19,7 +19,7 @@ Types = Mapping[str, "TensorType | tuple[TensorType, ...] | None"]
 
 
 class OpFault(Exception):
-    """What a shape rule refuses. `ports` name the inputs to point at, `attribute` the setting; (text per port)."""
+    """What a shape rule refuses: `ports` are the inputs to point at and what to say of each, `attribute` the field at fault."""
 
     def __init__(self, code: str, headline: str, *, ports: Mapping[str, str] | None = None, attribute: str | None = None,
                  note: str | None = None, help: str | None = None):
@@ -29,9 +29,12 @@ class OpFault(Exception):
 
 
 def attribute(kind: str, default: Any = dataclasses.MISSING, doc: str = "", key: str | None = None) -> Any:
-    """An attribute field. Kinds: int, float, number (int, float or dimension), bool, dim, dims, ints, text, init,
-    `a|b|c` (one of). A default of None makes it optional; without a default it is required. `key` is how the YAML
-    spells it where that is no Python name (`as`)."""
+    """An attribute field. A default of None makes it optional; without a default it is required. `key` is how the YAML spells it
+    where that is no Python name (`as`).
+
+    Kinds: int, float, number (int, float or dimension), bool, dim, dims, ints, numbers (nested lists too), text, init, `a|b|c`
+    (one of), `ints|a|b` (integers, or one of), open (the sizes that `open_attributes` collects; no key of its own).
+    """
     meta = {"kind": kind, "doc": doc, "key": key}
     return dataclasses.field(metadata=meta) if default is dataclasses.MISSING else dataclasses.field(default=default, metadata=meta)
 

@@ -90,4 +90,5 @@ class Embedding(Op):
     def onnx(self, g: Any, **ports: Any) -> Any:
         return g.op("Gather", ports["weight"], ports["in"], axis=0)
 
+
 OPS = (Embedding, Linear)
