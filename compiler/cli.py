@@ -147,7 +147,8 @@ def show(spec: str, sets: tuple[str, ...], depth: int | None, graph: bool) -> No
 
 @cli.command()
 @with_spec
-@click.option("--at", metavar="DIM=N,...", default="", help="Sizes, such as B=1,S=2048; default: 1 row, and 1024 or the bound of the others.")
+@click.option("--at", metavar="DIM=N,...", default="",
+              help="Sizes, such as B=1,S=2048; default: 1 row, and 1024 or the bound of the others.")
 @click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), default="float16", show_default=True)
 @click.option("--by", type=click.Choice(["path"]), help="Also print the FLOPs of every path, the largest first.")
 @click.option("--symbolic", is_flag=True, help="Also print the FLOPs as a formula in the free dimensions.")

@@ -67,6 +67,7 @@ def test_an_unknown_dimension_is_named():
 
 
 def test_a_window_counts_the_keys_that_it_shows():
-    plain, windowed = (nnspec.load(SPECS.parent.parent.parent / "specs" / path) for path in ("models/gpt2.yaml", "variants/gpt2-rotary.yaml"))
+    paths = ("models/gpt2.yaml", "variants/gpt2-rotary.yaml")
+    plain, windowed = (nnspec.load(SPECS.parent.parent.parent / "specs" / path) for path in paths)
     assert plain.cost(S=1024).flops - windowed.cost(S=1024).flops == 12 * 4 * 1024 * (1024 - 256) * 768
     assert windowed.cost(S=100).flops == plain.cost(S=100).flops
