@@ -51,13 +51,37 @@ def prepare(manifest: Manifest, arrays: Mapping[str, Any]) -> dict[str, np.ndarr
             call.arrays[x.name] = convert(arrays[x.name], x.dtype)
         except Unfit as unfit:
             call.wrong(f"input `{x.name}` {unfit.headline}", f"expected {_declared(x)}", unfit.helps)
-    shapes = {x.name: np.shape(call.arrays[x.name]) for x in given if x.name in call.arrays}
-    shaped = [x for x in given if x.name in shapes and _rank(call, x, shapes[x.name])]
+    for x in _shapes(call, {name: np.shape(array) for name, array in call.arrays.items()}):
+        _values(call, x, call.arrays[x.name])
+    return _complete(call, given)
+
+
+def prepare_tensors(manifest: Manifest, found: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, np.ndarray]:
+    """Check the dtype and shape of tensors that stay where they are; their numbers are not looked at.
+
+    Returns arrays for the neutral inputs that were left out. Raises as `prepare` does.
+    """
+    call = _Call(manifest)
+    _names(call, found)
+    given = [x for x in manifest.inputs if x.name in found]
+    for x in given:
+        if found[x.name][0] != x.dtype:
+            call.wrong(f"input `{x.name}` is {found[x.name][0]}", f"expected {_declared(x)}", "tensors on a device are not converted")
+    _shapes(call, {name: shape for name, (_, shape) in found.items()})
+    return _complete(call, given)
+
+
+def _shapes(call: _Call, shapes: Mapping[str, tuple[int, ...]]) -> list[Input]:
+    """Read the sizes from the shapes; returns the inputs whose shape fits."""
+    shaped = [x for x in call.manifest.inputs if x.name in shapes and _rank(call, x, shapes[x.name])]
     good = [x for x in shaped if _axes(call, x, shapes[x.name])]
     _bounds(call)
-    for x in good:
-        _values(call, x, call.arrays[x.name])
-    for x in manifest.inputs:
+    return good
+
+
+def _complete(call: _Call, given: list[Input]) -> dict[str, np.ndarray]:
+    """Raise what is wrong, or fill in the neutral inputs."""
+    for x in call.manifest.inputs:
         if x.neutral and x not in given:
             _neutral(call, x)
     check(call.problems)

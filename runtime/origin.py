@@ -30,12 +30,17 @@ class Node:
 
 def explain(code: str, doing: str, model: Path, error: Exception) -> ArtifactError:
     """The problem behind an exception of ONNX Runtime; `doing` begins the headline ("the model cannot be loaded")."""
-    message = " ".join(_SOURCE.sub("", _PREFIX.sub("", str(error))).split())
+    message = plain(error)
     node = find(message, list(nodes(model)))
     said = f"ONNX Runtime says: {message}"
     if node is None:
         return ArtifactError(code, doing, said)
     return ArtifactError(code, f"{doing}: {node.op} of {node.text} fails", (f"node `{node.name}`", said))
+
+
+def plain(error: Exception) -> str:
+    """The message of an exception of ONNX Runtime in one line, without its code and source files."""
+    return " ".join(_SOURCE.sub("", _PREFIX.sub("", str(error))).split())
 
 
 def find(message: str, known: list[Node]) -> Node | None:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .arguments import prepare
+from .arguments import prepare, prepare_tensors
 from .convert import widen_bfloat16
 from .errors import ArtifactError, check, suggest
 from .manifest import NAME, NO_WEIGHTS, DataFile, Input, Manifest, ModelFile, Output, read
-from .origin import explain
+from .origin import explain, plain
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -54,6 +54,31 @@ class Artifact:
         except Exception as error:  # ONNX Runtime's errors have no common class of their own
             raise explain("run-failed", "the model fails on these inputs", self._model, error) from None
         return {x.name: value for x, value in zip(self.outputs, values, strict=True)}
+
+    def on_device(self, /, **tensors: Any) -> dict[str, onnxruntime.OrtValue]:
+        """Run the model on tensors where they are: `OrtValue`s, or what speaks DLPack, such as contiguous PyTorch tensors.
+
+        Nothing is copied from the device: results are `OrtValue`s there, which `torch.from_dlpack` takes. Dtypes must be those of the
+        manifest; ids and lengths are not checked, as that would copy them. On CUDA the work that makes the tensors must be done
+        (`torch.cuda.synchronize()`). Raises as calls do.
+        """
+        given = _shared(tensors)
+        kinds = {name: (_dtype(v.data_type()), tuple(v.shape())) for name, v in given.items()}
+        feeds: dict[str, Any] = {**prepare_tensors(self.manifest, kinds), **given}
+        self._absent(feeds)
+        binding = self._session.io_binding()
+        try:
+            for name, value in feeds.items():
+                if isinstance(value, np.ndarray):
+                    binding.bind_cpu_input(name, value)
+                elif value is not None:
+                    binding.bind_ortvalue_input(name, value)
+            for x in self.outputs:
+                binding.bind_output(x.held, "cuda" if self.provider == PROVIDERS["cuda"] else "cpu")
+            self._session.run_with_iobinding(binding)
+        except Exception as error:  # ONNX Runtime's errors have no common class of their own
+            raise explain("run-failed", "the model fails on these tensors", self._model, error) from None
+        return {x.name: value for x, value in zip(self.outputs, binding.get_outputs(), strict=True)}
 
     def feeds(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """What ONNX Runtime is given for these arrays: checked, in the model's dtypes, absent inputs filled in. Raises as calls do."""
@@ -227,6 +252,42 @@ def _dtype(kind: str) -> str:
     """`optional(tensor(float))` -> `float32`."""
     name = kind.rsplit("(", 1)[-1].rstrip(")")
     return {"float": "float32", "double": "float64"}.get(name, name)
+
+
+def _shared(tensors: Mapping[str, Any]) -> dict[str, onnxruntime.OrtValue]:
+    """The tensors as ONNX Runtime's, in the same memory; None is left out."""
+    from onnxruntime import OrtValue
+
+    problems, made = [], {}
+    for name, tensor in tensors.items():
+        try:
+            if tensor is not None:
+                made[name] = tensor if isinstance(tensor, OrtValue) else OrtValue.from_dlpack(_Bits.of(tensor))
+        except Exception as error:  # whatever the tensor's library raises
+            problems.append(ArtifactError(
+                "bad-inputs", f"input `{name}` is no tensor that can be shared",
+                (f"found {type(tensor).__name__}, expected an OrtValue, or a contiguous tensor with DLPack and without gradient",
+                 f"its library or ONNX Runtime says: {plain(error).partition('. ')[0]}"),
+                "make it so with `.detach().contiguous()`"))
+    check(problems)
+    return made
+
+
+class _Bits:
+    """Booleans of PyTorch as bytes: ONNX Runtime does not read DLPack's own kind for them, and is told by `dtype`."""
+
+    dtype = np.dtype(bool)
+
+    def __init__(self, tensor: Any):
+        import torch
+        self.tensor = tensor.view(torch.uint8)
+
+    def __dlpack__(self) -> Any:
+        return self.tensor.__dlpack__()
+
+    @classmethod
+    def of(cls, tensor: Any) -> Any:
+        return cls(tensor) if str(getattr(tensor, "dtype", "")) == "torch.bool" else tensor
 
 
 def _numpy(value: onnxruntime.OrtValue) -> np.ndarray:
