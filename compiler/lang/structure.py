@@ -115,8 +115,7 @@ def definitions() -> dict[str, Schema]:
     """The `$defs` by name. `model` and `library` are whole files after composition."""
     is_node = {"type": "object"} | one_of_required((*TARGETS, "scan"))
     name = {"title": "a name", "type": "string", "pattern": r"^[a-z][a-z0-9_]*$(?!\n)"}
-    checkpoint = {"config": {"description": "What each key of the foreign config means.", "type": "object"},
-                  "tensors": {"description": "Foreign tensor of each parameter path.", "type": "object"},
+    checkpoint = {"tensors": {"description": "Foreign tensor of each parameter path.", "type": "object"},
                   "ignore": {"description": "Foreign tensors that we have no use for.", "type": ["array", "string"],
                              "items": TEXT}}
     return {
