@@ -13,8 +13,10 @@ from .graph import ARGUMENT, Branch, Control, Graph, Input, Node, Region, Repeat
 
 
 def describe(region: Region, margin: bool = False) -> str:
-    """The region as text; with `margin`, each line starts with the source line of its node."""
-    return "\n".join(_lines(region, 0, margin, True)) + "\n"
+    """The region as text; with `margin`, each line starts with the file and line of its node."""
+    lines = list(_lines(region, 0, True))
+    wide = max(len(place) for place, _ in lines) if margin else 0
+    return "".join(f"{place:>{wide}} {text}\n" if margin else f"{text}\n" for place, text in lines)
 
 
 def graph_text(graph: Graph, margin: bool = True) -> str:
@@ -24,31 +26,30 @@ def graph_text(graph: Graph, margin: bool = True) -> str:
 
 def structure_hash(graph: Graph) -> str:
     """Hash of the function: names of nodes, blocks and paths do not enter, nor does the order they were written in."""
-    return _hash("\n".join(_lines(canonical(graph.root), 0, False, False)))
+    return _hash("\n".join(text for _, text in _lines(canonical(graph.root), 0, False)))
 
 
 def identity_hash(graph: Graph) -> str:
     """Hash of the function and of every name."""
-    return _hash("\n".join(_lines(canonical(graph.root), 0, False, True)))
+    return _hash("\n".join(text for _, text in _lines(canonical(graph.root), 0, True)))
 
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _lines(region: Region, depth: int, margin: bool, names: bool) -> Iterator[str]:
+def _lines(region: Region, depth: int, names: bool) -> Iterator[tuple[str, str]]:
+    """(where its node is written, line) of the text; lines that are no node have no place."""
     pad = "  " * depth
-    blank = " " * 6 if margin else ""
     args = ", ".join(f"{a.name if names else f'%{i}'}: {a.type}" for i, a in enumerate(region.arguments))
-    yield f"{blank}{pad}({args})"
+    yield "", f"{pad}({args})"
     for node in region.nodes:
-        line = f"{node.origin.span.line:5} " if margin else ""
-        yield line + pad + _node(region, node, names)
+        yield node.origin.span.place, pad + _node(region, node, names)
         for k, body in enumerate(bodies(node)):
-            yield f"{blank}{pad}  body {k}{' ' + body.name if names else ''}"
-            yield from _lines(body, depth + 2, margin, names)
+            yield "", f"{pad}  body {k}{' ' + body.name if names else ''}"
+            yield from _lines(body, depth + 2, names)
     outs = ", ".join(f"{n + ' = ' if names else ''}{_value(region, v, names)}" for n, v in region.outputs)
-    yield f"{blank}{pad}-> {outs}"
+    yield "", f"{pad}-> {outs}"
 
 
 def _node(region: Region, node: Node, names: bool) -> str:

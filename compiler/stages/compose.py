@@ -89,7 +89,7 @@ class _Composer:
         with self.sink.catch():
             if not isinstance(base, Scalar):
                 raise fault("bad-spec", f"`base:` is one value, not {kind(base)}", base.span)
-            found = self.open(_beside(base, "base"), base, chain, via)
+            found = self.open(self.model(base) or _beside(base, "base"), base, chain, via)
         if found is None:
             return None
         path, _, below = found
@@ -105,6 +105,16 @@ class _Composer:
                 help = f"did you mean `{near}`?" if near else f"write `set: {{{key}: ...}}`, or `add:` for a new key"
                 self.sink.add(diagnostic("unknown-key", f"a variant has no key `{key}`", e.key.span, help=help,
                                          note="a variant says what it changes through `set:`, `remove:` and `add:`"))
+
+    def model(self, base: Scalar) -> Path | None:
+        """The model of the library that a bare name means."""
+        if "/" in base.text or base.text.endswith((".yaml", ".yml")):
+            return None
+        models = self.library.parent / "models"
+        if base.text not in _specs(models):
+            raise fault("bad-path", f"the library has no model `{base.text}`", base.span,
+                        help=[*suggest(base.text, _specs(models), "models"), "a file is written as a path: `./NAME.yaml`"])
+        return models / f"{base.text}.yaml"
 
     def changed(self, tree: Mapping, whole: Mapping, base: Scalar) -> Mapping:
         """The base after `remove`, `set` and `add`, in this order, under the variant's own name."""

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from nnspec import Diagnostics
 from nnspec.ir.parameters import count, parameter_table, state_shapes
 from nnspec.pipeline import front
 
@@ -111,3 +112,14 @@ def test_weights_start_as_the_papers_say(compiled):
     assert starts["layers.{i}.attention.query.bias"] == starts["layers.{i}.ffn.up.bias"] == "zeros"
     plain = {e.path: e.start for e in parameter_table(compiled["transformer-base"].graph)}
     assert plain["encoder.{i}.attention.query.weight"] == {"fan_in_uniform": 1.0}
+
+
+def test_a_bare_base_is_a_model_of_the_library(tmp_path):
+    """GPT-2 with 16 layers of 7,087,872 parameters instead of 12; an unknown name is refused with a near one."""
+    (tmp_path / "deep.yaml").write_text("name: deep\nbase: gpt2\nset: {sizes.layers: 16}\n")
+    assert count(front(tmp_path / "deep.yaml").graph) == 152_791_296
+    (tmp_path / "odd.yaml").write_text("name: odd\nbase: gtp2\n")
+    with pytest.raises(Diagnostics) as found:
+        front(tmp_path / "odd.yaml")
+    (d,) = found.value.items
+    assert (d.code, d.labels[0].span.text, d.helps[0]) == ("bad-path", "gtp2", "did you mean `gpt2`?")

@@ -352,3 +352,5 @@ def test_override_of_an_unknown_size():
         ("unknown-name", "widht", ("did you mean `width`?",)), ("unknown-name", "zzz", ("known sizes: heads, width",))]
     override(parse(Source("spec.yaml", "a: 1")), {"x": "1"}, sink)
     assert sink.items[-1].code == "unknown-name"
+
+
