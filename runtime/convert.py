@@ -27,10 +27,13 @@ def convert(value: Any, dtype: str) -> np.ndarray:
         array = array.astype(np.float32 if "float" in dtype else dtype)
     kind = _KINDS.get(array.dtype.kind)
     if kind is None:
-        raise Unfit(f"holds {array.dtype.name} values, not numbers or booleans")
+        what = {"U": "text", "S": "bytes", "O": "Python objects", "M": "dates", "m": "times", "c": "complex numbers"}
+        raise Unfit(f"holds {what.get(array.dtype.kind, array.dtype.name)}, not numbers or booleans")
     wanted = "bool" if dtype == "bool" else "int" if dtype.startswith("int") else "float"
     if kind != wanted and not (literal and kind == "int" and wanted == "float"):
-        raise Unfit(f"is {array.dtype.name}, expected {dtype}", f'cast it where it is made: `.astype("{_numpy(dtype)}")`')
+        words = {"bool": "true and false", "int": "whole numbers", "float": "numbers"}[wanted]
+        raise Unfit(f"is {array.dtype.name}, expected {dtype}",
+                    f"write {words}" if literal else f'cast it where it is made: `.astype("{_numpy(dtype)}")`')
     if wanted == "float":
         return _floats(array, dtype, literal)
     return array if wanted == "bool" else _integers(array, dtype, literal)

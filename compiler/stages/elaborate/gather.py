@@ -193,5 +193,7 @@ def _unknown(f: Field, target: Interface) -> Exception:
     where = Label(target.what.name.span, f"block `{target.name}` is defined here") if target.kind == "block" else None
     if target.kind == "slot":
         where = Label(target.what.span, "the slot's signature")
+    wanted = [f"`{n}`" for n, slot in target.slots.items() if not slot.optional]
+    note = f"its slots to fill: {', '.join(wanted)}" if wanted else ()
     return fault("unknown-key", f"{target.kind} `{target.name}` has no {'port' if target.kind == 'slot' else 'key'} `{key}`",
-                 f.key.span, where, help=suggest(key, target.keys, "keys"))
+                 f.key.span, where, help=suggest(key, target.keys, "keys"), note=note)
