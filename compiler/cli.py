@@ -197,9 +197,10 @@ def export(spec: str, sets: tuple[str, ...], output: Path, weights: Path | None,
         raise click.UsageError("give the weights with `--weights FILE`, or random ones with `--init SEED`")
     from .printing import export_report
     model = compiled(spec, sets)
-    if (output / "manifest.json").exists():
-        print(f"replacing the export in {output}")
+    old = (output / "manifest.json").exists()
     manifest = model.export(output, weights, seed, target, dtype, certify, without, require_fused, prove, no_weights)
+    if old:
+        print(f"{output}: the export that was there is replaced")
     print(export_report(manifest, output, sites), end="")
     if any(found and found.get("status") == "failed" for found in (manifest.certificate, manifest.proof)):
         raise Failed

@@ -144,7 +144,7 @@ def _offered(node: Node) -> Iterator[Offered]:
     for form in node.op.forms():
         yield Offered(form.name, form.fused, form.targets)
         if form.joined is not None:
-            yield Offered(form.joined, form.fused, form.targets - {"portable"}, form.name)
+            yield Offered(form.joined, form.fused, frozenset({"ort-cuda"}), form.name)
 
 
 def _named(written: Scalar, known: Sequence[Offered]) -> str:

@@ -59,7 +59,7 @@ def command(capsys, *arguments):
 ])
 def test_what_is_kept(spec, expect):
     model = spec(expect)
-    assert sorted(s["path"] for s in exported(model).sites) == SITES
+    assert sorted(s["path"] for s in exported(model, "ort-cuda").sites) == SITES
 
 
 def test_every_site_that_falls_short_is_told_once_a_line(spec):
@@ -105,7 +105,7 @@ def test_a_norm_without_a_residual_is_not_joined(spec):
     text = SPEC.replace("in: add}", "in: x}").replace("  add: {op: add, in: [x, attention]}\n", "")
     model = spec("{norm: SkipLayerNormalization}", text.replace("outputs: [layers]", "outputs: [layers, attention]"))
     with pytest.raises(CheckFailed) as found:
-        exported(model)
+        exported(model, "ort-cuda")
     assert [d.notes for d in found.value.items] == [
         ("not `SkipLayerNormalization`: its kernel takes a norm, with a weight, of a sum of two values of one shape and of rank 2 or 3",)]
 
@@ -138,7 +138,7 @@ def test_a_form_that_is_lost_fails_the_export(spec, capsys, monkeypatch, tmp_pat
 
 def test_the_table_of_sites(spec, capsys, tmp_path):
     spec("")
-    code, out, _ = command(capsys)
+    code, out, _ = command(capsys, "--target", "ort-cuda")
     assert code == 0
     assert [line.split() for line in out.splitlines() if " x" in line] == [
         ["attention", "Attention-24", "x3"], ["layer_norm", "SkipLayerNormalization", "x1"], ["rms_norm", "RMSNormalization-23", "x2"]]

@@ -15,6 +15,7 @@ import numpy as np
 import onnxruntime as ort
 import torch
 from nnspec.backends.onnx import emit, write
+from nnspec.runtime.session import SLOWER_ON_CPU
 
 MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "gpt2": ({"layers": 4, "vocab": 5000}, ("tokens",)),
@@ -59,7 +60,7 @@ def contenders(model: nnspec.Model, inputs: tuple[str, ...], folder: Path) -> di
     state = module.state_dict()
     absent = [a.name for a in model.graph.root.arguments if a.type.optional and a.name not in inputs]
     write(emit(model.lowered, "ort-cpu", "float32", absent), folder / "ours", lambda p: state[p].numpy())
-    runs = {"nnspec": session(folder / "ours" / "model.onnx")}
+    runs = {"nnspec": session(folder / "ours" / "model.onnx", SLOWER_ON_CPU)}       # as nnspec.runtime opens it
     example = {k: torch.from_numpy(v) for k, v in arrays(model, inputs, 2, 16).items()}
     for opset in (20, 23):
         path = folder / f"torch{opset}.onnx"
@@ -73,12 +74,12 @@ def contenders(model: nnspec.Model, inputs: tuple[str, ...], folder: Path) -> di
     return runs
 
 
-def session(path: Path) -> Callable[[dict[str, np.ndarray]], Any]:
+def session(path: Path, without: list[str] | None = None) -> Callable[[dict[str, np.ndarray]], Any]:
     options = ort.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 4
-    made = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    made = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=without)
     names = [i.name for i in made.get_inputs()]
     return lambda feeds: made.run(None, dict(zip(names, feeds.values(), strict=True)) if set(names) != set(feeds) else feeds)
 
