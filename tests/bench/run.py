@@ -90,7 +90,7 @@ def export() -> None:
     model = nnspec.load("gpt2")
     state = model.module(seed=0).state_dict()
     with tempfile.TemporaryDirectory() as scratch:
-        ours = seconds(lambda: write(emit(model.lowered, "ort-cpu"), Path(scratch) / "ours", lambda p: state[p].numpy()), 3)
+        ours = seconds(lambda: write(emit(model.lowered, "ort-cpu"), Path(scratch) / "ours", lambda p: state[p].numpy()), 7)
         say("nnspec: emit and write", ours, "s")
         theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(use_cache=False)).eval()
         ids = torch.randint(0, 50257, (2, 16))
