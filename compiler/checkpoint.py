@@ -11,19 +11,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
+from math import prod
+from typing import TYPE_CHECKING, Any
 
 from .ir.dimension import Dim
 from .ir.evaluate import evaluate
+from .ir.graph import Graph
+from .ir.parameters import state_shapes
 from .lang.diagnostic import Diagnostics, Sink, diagnostic, fault, suggest
 from .lang.expression import parse_expression
+from .lang.source import Span
 from .lang.tree import Mapping as TreeMapping
 from .lang.tree import Scalar, Sequence
 from .ops.base import OpFault
 from .ops.patterns import parse_pattern, regroup
 from .weight_names import fold, match_weights
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Shape = tuple[int, ...]
 KEYS = ("from", "as")
@@ -71,8 +76,16 @@ class Source:
     start: int | None = 0                        # where the parameter lies among the tensor's numbers, when they are not moved
 
 
-def read_rules(tree: TreeMapping | None, size: Callable[[str], Any], sink: Sink) -> list[Rule]:
-    """The rules of a `checkpoint:` section; `size` gives the numbers that patterns name."""
+def check_checkpoint(graph: Graph, tree: TreeMapping | None, sink: Sink) -> None:
+    """Every rule names parameters of the model, and its pattern gives their shapes. Needs no weights."""
+    rules = read_rules(tree, graph.sizes, sink)
+    read_ignored(tree, sink)
+    if rules and not sink.errors:
+        sources(rules, state_shapes(graph), sink)
+
+
+def read_rules(tree: TreeMapping | None, sizes: Mapping[str, Any], sink: Sink) -> list[Rule]:
+    """The rules of a `checkpoint:` section; patterns may name the spec's `sizes`."""
     tensors = tree.get("tensors") if tree else None
     if tensors is None:
         return []
@@ -82,7 +95,7 @@ def read_rules(tree: TreeMapping | None, size: Callable[[str], Any], sink: Sink)
     rules = []
     for entry in tensors:
         with sink.catch():
-            rules.append(_rule(entry.key, entry.value, size))
+            rules.append(_rule(entry.key, entry.value, sizes))
     return rules
 
 
@@ -97,7 +110,7 @@ def read_ignored(tree: TreeMapping | None, sink: Sink) -> list[str]:
     return [x.text for x in listed if isinstance(x, Scalar)]
 
 
-def _rule(key: Scalar, value: Any, size: Callable[[str], Any]) -> Rule:
+def _rule(key: Scalar, value: Any, sizes: Mapping[str, Any]) -> Rule:
     found = re.fullmatch(r"(.*)\[([^\]]+)\](.*)", key.text)
     paths = tuple(f"{found[1]}{n.strip()}{found[3]}" for n in found[2].split(",")) if found else (key.text,)
     if isinstance(value, Scalar):
@@ -108,12 +121,12 @@ def _rule(key: Scalar, value: Any, size: Callable[[str], Any]) -> Rule:
     if not isinstance(value, TreeMapping) or not isinstance(value.get("from"), Scalar):
         raise fault("bad-checkpoint", "a tensor is a foreign name, or `{from: NAME, as: PATTERN}`", value.span)
     texts = {e.key.text: e.value for e in value}
-    sizes = {}
+    axes = {}
     for name, given in texts.items():
         if name not in KEYS:
             if not isinstance(given, Scalar):
                 raise fault("bad-checkpoint", f"`{name}` is the size of an axis", given.span)
-            sizes[name] = _number(given, size)
+            axes[name] = _number(given, sizes)
     pattern = texts.get("as")
     if pattern is not None and not isinstance(pattern, Scalar):
         raise fault("bad-checkpoint", "`as` is an axis pattern", pattern.span)
@@ -124,11 +137,15 @@ def _rule(key: Scalar, value: Any, size: Callable[[str], Any]) -> Rule:
             raise fault("bad-checkpoint", wrong.headline, pattern.span, help=wrong.help or ()) from None
     source = texts["from"]
     assert isinstance(source, Scalar)
-    return Rule(key, paths, source.text, pattern.text if pattern else None, sizes)
+    return Rule(key, paths, source.text, pattern.text if pattern else None, axes)
 
 
-def _number(given: Scalar, size: Callable[[str], Any]) -> int:
-    found = evaluate(parse_expression(given.text, given.span), lambda name, span: size(name))
+def _number(given: Scalar, sizes: Mapping[str, Any]) -> int:
+    def find(name: str, span: Span) -> Any:
+        if name not in sizes:
+            raise fault("unknown-name", f"no size is called `{name}`", span, help=suggest(name, sizes, "sizes"))
+        return sizes[name]
+    found = evaluate(parse_expression(given.text, given.span), find)
     if isinstance(found, bool) or not isinstance(found, int):
         raise fault("bad-checkpoint", "the size of an axis is a whole number", given.span)
     return found
@@ -136,23 +153,24 @@ def _number(given: Scalar, size: Callable[[str], Any]) -> int:
 
 def sources(rules: list[Rule], shapes: Mapping[str, Shape], sink: Sink) -> dict[str, Source]:
     """Our path -> where it comes from. A rule that matches no parameter is an error."""
-    used: set[int] = set()
+    used: set[tuple[int, int]] = set()
     out: dict[str, Source] = {}
     for path, shape in shapes.items():
         for k, rule in enumerate(rules):
             hit = rule.match(path)
             if hit:
-                used.add(k)
+                used.add((k, hit[0]))
                 with sink.catch():
                     out[path] = _source(rule, *hit, shape)
                 break
         else:
             out[path] = Source(path, shape)
+    folded = sorted({re.sub(r"(?<=\.)\d+(?=\.)", "{i}", p) for p in shapes})
     for k, rule in enumerate(rules):
-        if k not in used:
-            folded = sorted({re.sub(r"(?<=\.)\d+(?=\.)", "{i}", p) for p in shapes})
-            sink.add(fault("bad-checkpoint", f"no parameter is called `{rule.key.text}`", rule.key.span,
-                           help=suggest(rule.key.text, folded, "parameters")).diagnostic)
+        for part, path in enumerate(rule.paths):
+            if (k, part) not in used:
+                sink.add(fault("bad-checkpoint", f"no parameter is called `{path}`", rule.key.span,
+                               help=suggest(path, folded, "parameters")).diagnostic)
     return out
 
 
@@ -165,7 +183,8 @@ def _source(rule: Rule, part: int, foreign: str, shape: Shape) -> Source:
     try:
         back = regroup(parse_pattern(f"{right}->{left}"), tuple(map(Dim.const, whole)), {n: Dim.const(s) for n, s in rule.sizes.items()})
     except OpFault as wrong:
-        raise fault("bad-checkpoint", f"the pattern does not give the shape {list(whole)} of `{rule.key.text}`: {wrong.headline}",
+        said = wrong.headline.replace(f"{right}->{left}", rule.pattern)
+        raise fault("bad-checkpoint", f"the pattern does not give the shape {list(whole)} of `{rule.key.text}`: {said}",
                     rule.key.span, help=wrong.help or ()) from None
     split = [d.value or 0 for d in back.permuted]
     groups, at = [], 0
@@ -178,7 +197,7 @@ def _source(rule: Rule, part: int, foreign: str, shape: Shape) -> Source:
         moved = x.reshape(split).transpose(order).reshape(whole)
         return moved[part] if packed else moved
     still = order == sorted(order)
-    return Source(foreign, tuple(int(np.prod(g)) for g in groups), apply, part * int(np.prod(shape)) if still else None)
+    return Source(foreign, tuple(map(prod, groups)), apply, part * prod(shape) if still else None)
 
 
 @dataclass(frozen=True)
@@ -218,6 +237,7 @@ class Loader:
         if self.last is None or self.last[0] != source.name:
             self.last = None
             self.last = (source.name, self.file.read(source.name))
+        import numpy as np
         return np.ascontiguousarray(source.apply(self.last[1]))
 
 

@@ -130,7 +130,7 @@ class Model:
         from .checkpoint import match, read_ignored, read_rules
         sink = Sink()
         spec = self._compiled.spec
-        rules = read_rules(spec.checkpoint, self.graph.sizes.get, sink)
+        rules = read_rules(spec.checkpoint, self.graph.sizes, sink)
         ignored = read_ignored(spec.checkpoint, sink)
         sink.check()
         return match(file, rules, ignored, state_shapes(self.graph), sink)

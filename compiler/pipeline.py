@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from .budget import over
+from .checkpoint import check_checkpoint
 from .expect import Expectation, expectations
 from .ir.graph import Graph
 from .lang.diagnostic import Diagnostic, Sink
@@ -65,6 +66,7 @@ def front(path: str | Path, sizes: Mapping[str, str] | None = None) -> Compiled:
     sink.check()
     assert graph is not None
     check_bounds(graph, sink)
+    check_checkpoint(graph, spec.checkpoint, sink)
     limits, contract = over(graph, spec.budget, sink), expectations(graph, spec.expect, sink)
     sink.check()
     resolved = partial(resolve, tree, [used.tree for used in whole.files])

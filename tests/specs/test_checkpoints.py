@@ -3,7 +3,8 @@
 import pytest
 from nnspec.checkpoint import read_rules, sources
 from nnspec.ir.parameters import state_shapes
-from nnspec.lang.diagnostic import Sink
+from nnspec.lang.diagnostic import Diagnostics, Sink
+from nnspec.library import MODELS
 from nnspec.pipeline import front
 
 G2P = {"enc_emb": (29, 256), "enc_w_ih": (768, 256), "enc_w_hh": (768, 256), "enc_b_ih": (768,), "enc_b_hh": (768,),
@@ -15,7 +16,7 @@ def asked_for(name):
     """Foreign name -> shape of every tensor that the spec reads."""
     found = front(name)
     sink = Sink()
-    rules = read_rules(found.spec.checkpoint, found.graph.sizes.__getitem__, sink)
+    rules = read_rules(found.spec.checkpoint, found.graph.sizes, sink)
     made = sources(rules, state_shapes(found.graph), sink)
     assert not sink.items
     return {s.name: s.shape for s in made.values()}
@@ -46,3 +47,19 @@ def test_a_model_reads_every_tensor_of_transformers(name, model, config, unused)
     there = theirs(model, config)
     assert asked_for(name) == {k: v for k, v in there.items() if k not in unused}
     assert unused <= set(there)
+
+
+def test_wrong_rules_are_found_without_weights(tmp_path):
+    """A misspelt path, one of a list, and a pattern that cannot give the shape: all at once, when the spec is validated."""
+    text = (MODELS / "gpt2.yaml").read_text()
+    for right, wrong in (("placed.table.weight:", "placed.tabel.weight:"), ("[query, key, value].bias", "[query, key, valu].bias"),
+                         ('c_attn.weight", as: "i (s o)', 'c_attn.weight", as: "i (q o)')):
+        assert right in text
+        text = text.replace(right, wrong)
+    (tmp_path / "spec.yaml").write_text(text)
+    with pytest.raises(Diagnostics) as found:
+        front(tmp_path / "spec.yaml")
+    assert [(d.code, d.helps[0]) for d in found.value.items if "called" in d.headline] == [
+        ("bad-checkpoint", "did you mean `placed.table.weight`?"),
+        ("bad-checkpoint", "did you mean `layers.{i}.attention.value.bias`?")]
+    assert sum("`i (q o) -> s o i`" in d.headline for d in found.value.items) == 1
