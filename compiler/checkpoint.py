@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from .ir.dimension import Dim
 from .ir.evaluate import evaluate
@@ -77,11 +77,11 @@ class Source:
 
 
 def check_checkpoint(graph: Graph, tree: TreeMapping | None, sink: Sink) -> None:
-    """Every rule names parameters of the model, and its pattern gives their shapes. Needs no weights."""
+    """Every pattern gives the shape of its parameters; a rule for none is a warning, since a variant may have removed them."""
     rules = read_rules(tree, graph.sizes, sink)
     read_ignored(tree, sink)
     if rules and not sink.errors:
-        sources(rules, state_shapes(graph), sink)
+        sources(rules, state_shapes(graph), sink, idle="warning")
 
 
 def read_rules(tree: TreeMapping | None, sizes: Mapping[str, Any], sink: Sink) -> list[Rule]:
@@ -151,8 +151,8 @@ def _number(given: Scalar, sizes: Mapping[str, Any]) -> int:
     return found
 
 
-def sources(rules: list[Rule], shapes: Mapping[str, Shape], sink: Sink) -> dict[str, Source]:
-    """Our path -> where it comes from. A rule that matches no parameter is an error."""
+def sources(rules: list[Rule], shapes: Mapping[str, Shape], sink: Sink, idle: Literal["error", "warning"] = "error") -> dict[str, Source]:
+    """Our path -> where it comes from. `idle` is how bad a rule is that matches no parameter."""
     used: set[tuple[int, int]] = set()
     out: dict[str, Source] = {}
     for path, shape in shapes.items():
@@ -169,8 +169,8 @@ def sources(rules: list[Rule], shapes: Mapping[str, Shape], sink: Sink) -> dict[
     for k, rule in enumerate(rules):
         for part, path in enumerate(rule.paths):
             if (k, part) not in used:
-                sink.add(fault("bad-checkpoint", f"no parameter is called `{path}`", rule.key.span,
-                               help=suggest(path, folded, "parameters")).diagnostic)
+                sink.add(diagnostic("bad-checkpoint", f"no parameter is called `{path}`", rule.key.span,
+                                    help=suggest(path, folded, "parameters"), severity=idle))
     return out
 
 

@@ -59,7 +59,7 @@ def test_wrong_rules_are_found_without_weights(tmp_path):
     (tmp_path / "spec.yaml").write_text(text)
     with pytest.raises(Diagnostics) as found:
         front(tmp_path / "spec.yaml")
-    assert [(d.code, d.helps[0]) for d in found.value.items if "called" in d.headline] == [
-        ("bad-checkpoint", "did you mean `placed.table.weight`?"),
-        ("bad-checkpoint", "did you mean `layers.{i}.attention.value.bias`?")]
+    assert [(d.code, d.severity, d.helps[0]) for d in found.value.items if "called" in d.headline] == [
+        ("bad-checkpoint", "warning", "did you mean `placed.table.weight`?"),
+        ("bad-checkpoint", "warning", "did you mean `layers.{i}.attention.value.bias`?")]
     assert sum("`i (q o) -> s o i`" in d.headline for d in found.value.items) == 1
