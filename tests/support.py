@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import onnx
 import onnxruntime as ort
+import pytest
 import torch
 from nnspec.backends.onnx.builder import ELEMENT, OPSETS, Builder, Store, Val
 from nnspec.backends.onnx.recipes import RECIPES
@@ -16,7 +17,7 @@ from nnspec.backends.torch.printer import Printer, Scope
 from nnspec.backends.torch.source import Py, source
 from nnspec.ir.dimension import Dim
 from nnspec.ir.graph import TensorType
-from nnspec.ops.base import Site
+from nnspec.ops.base import OpFault, Site
 from onnx import helper, numpy_helper
 
 DTYPES = {np.dtype("float32"): "float", np.dtype("int64"): "int64", np.dtype("bool"): "bool"}
@@ -45,6 +46,13 @@ def infer(op, arrays, dims=None):
     given = {port: arrays.get(port) for port in op.ports()} | {p: arrays.get(p) for p in op.parameters()}
     types = types_of(given, dims)
     return given, types, op.infer(types)
+
+
+def fault(op, arrays, dims=None):
+    """The OpFault that the op's shape rule raises."""
+    with pytest.raises(OpFault) as caught:
+        infer(op, arrays, dims)
+    return caught.value
 
 
 def run_torch(op, arrays, dims=None, *, used=None, module=False, dtype="float32"):

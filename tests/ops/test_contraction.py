@@ -4,21 +4,14 @@ import numpy as np
 import onnx
 import pytest
 from nnspec.ir.dimension import Dim
-from nnspec.ops.base import OpFault
 from nnspec.ops.contraction import Einsum, Matmul, matrix_product
-from support import check_op, infer, run_onnx
+from support import check_op, fault, infer, run_onnx
 
 rng = np.random.default_rng(3)
 
 
 def floats(*shape):
     return rng.normal(size=shape).astype(np.float32)
-
-
-def fault(op, arrays, dims=None):
-    with pytest.raises(OpFault) as caught:
-        infer(op, arrays, dims)
-    return caught.value
 
 
 @pytest.mark.parametrize(("a", "b"), [((3, 5), (5, 2)), ((2, 3, 5), (2, 5, 1)), ((2, 1, 3, 5), (4, 5, 7)), ((2, 3, 5), (5, 7)),

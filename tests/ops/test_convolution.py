@@ -9,19 +9,13 @@ from nnspec.ir.dimension import Dim
 from nnspec.ir.signature import Mismatch, RankMismatch
 from nnspec.ops.base import OpFault
 from nnspec.ops.convolution import AveragePool1d, AveragePool2d, Conv1d, Conv2d, Delay, MaxPool1d, MaxPool2d
-from support import check_op, infer, run_onnx, run_torch, types_of
+from support import check_op, fault, infer, run_onnx, run_torch, types_of
 
 rng = np.random.default_rng(5)
 
 
 def floats(*shape):
     return rng.normal(size=shape).astype(np.float32)
-
-
-def fault(op, arrays, dims=None):
-    with pytest.raises(OpFault) as caught:
-        infer(op, arrays, dims)
-    return caught.value
 
 
 def convolve(x, parameters, stride, pads, *, dilation=(1,), groups=1):

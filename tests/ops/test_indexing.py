@@ -4,9 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from nnspec.ops.base import OpFault
 from nnspec.ops.indexing import Gather, OneHot, ScatterAdd, TopK
-from support import check_op, infer, run_onnx, run_torch
+from support import check_op, fault, run_onnx, run_torch
 
 rng = np.random.default_rng(4)
 
@@ -83,12 +82,6 @@ def test_scatter_add_of_other_dtypes():
     arrays = {"base": base.astype(np.float32), "index": i, "source": source.astype(np.float32)}
     half = run_onnx(op, arrays, dtype="float16")["out"]
     assert half.dtype == np.float16 and (half == want).all()
-
-
-def fault(op, arrays, dims=None):
-    with pytest.raises(OpFault) as caught:
-        infer(op, arrays, dims)
-    return caught.value
 
 
 def test_indices_must_fit():

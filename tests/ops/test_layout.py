@@ -4,22 +4,15 @@ import einops
 import numpy as np
 import pytest
 from nnspec.ir.dimension import Dim
-from nnspec.ops.base import OpFault
 from nnspec.ops.layout import Concat, Expand, Flip, Pad, Rearrange, Slice, Split, Stack, Take
 from nnspec.ops.patterns import parse_pattern
-from support import check_op, infer, run_onnx, run_torch
+from support import check_op, fault, infer, run_onnx, run_torch
 
 rng = np.random.default_rng(2)
 
 
 def floats(*shape):
     return rng.normal(size=shape).astype(np.float32)
-
-
-def fault(op, arrays, dims=None):
-    with pytest.raises(OpFault) as caught:
-        infer(op, arrays, dims)
-    return caught.value
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])

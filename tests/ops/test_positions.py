@@ -5,21 +5,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from nnspec.ops.base import OpFault
 from nnspec.ops.positions import Alibi, AlibiSlopes, RelativeBucket, Rope, Sinusoidal
-from support import check_op, infer, run_onnx, run_torch
+from support import check_op, fault, run_onnx, run_torch
 
 rng = np.random.default_rng(6)
 
 
 def floats(*shape):
     return rng.normal(size=shape).astype(np.float32)
-
-
-def fault(op, arrays, dims=None):
-    with pytest.raises(OpFault) as caught:
-        infer(op, arrays, dims)
-    return caught.value
 
 
 def table(positions, width, base, spacing):
