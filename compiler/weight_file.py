@@ -89,11 +89,11 @@ class WeightFile:
         return list(self._tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self._stored(name).shape
+        return self.stored(name).shape
 
     def dtype(self, name: str) -> str:
         """The dtype in the file: `float32`, `float16`, `bfloat16`, `int64`, ..."""
-        return self._stored(name).dtype
+        return self.stored(name).dtype
 
     def read(self, name: str) -> np.ndarray:
         """The tensor, bfloat16 as the float32 it stands for. Raises `Diagnostics` (code `bad-weights`)."""
@@ -101,7 +101,7 @@ class WeightFile:
 
     def deferred(self, name: str, start: int, shape: tuple[int, ...]) -> Deferred | None:
         """A tensor of `shape` from number `start` of `name` on, to be read while the file is open; None where `read` does as well."""
-        part = self._stored(name).part
+        part = self.stored(name).part
         if part is None or np.prod(shape, dtype=object) <= LARGE:
             return None
         return Deferred(shape, lambda first, last: self._read(name, lambda _: part(start + first, start + last)))
@@ -116,7 +116,7 @@ class WeightFile:
         self.close()
 
     def _read(self, name: str, load: Callable[[Stored], np.ndarray]) -> np.ndarray:
-        stored = self._stored(name)
+        stored = self.stored(name)
         if stored.dtype not in READABLE:
             fail(f"tensor `{name}` of `{self.path}` is {stored.dtype}", f"expected one of {', '.join(READABLE)}",
                  "convert it to float32 or bfloat16 before saving")
@@ -129,7 +129,8 @@ class WeightFile:
             return (array.reshape(-1).astype(np.uint32) << np.uint32(16)).view(np.float32).reshape(array.shape)
         return array
 
-    def _stored(self, name: str) -> Stored:
+    def stored(self, name: str) -> Stored:
+        """Where the tensor is. Raises `Diagnostics` (code `bad-weights`) with the nearest names."""
         if name not in self._tensors:
             raise Diagnostics([diagnostic("bad-weights", f"`{self.path}` holds no tensor `{name}`",
                                           help=suggest(name, self._tensors, "tensors"))])

@@ -7,7 +7,7 @@ import os
 import re
 import warnings
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
@@ -16,8 +16,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from .lang.diagnostic import Diagnostic, Diagnostics, diagnostic
 from .weight_file import DAMAGE, READABLE, Stored, WeightFile, damaged, fail, first
+from .weight_folder import CONVERT, EXPECTED, INDEX, PICKLES, TORCH, open_folder, open_index, unique
 from .weight_names import match_weights
 
 __all__ = ["WeightFile", "match_weights", "open_weights"]
@@ -27,35 +27,34 @@ _SAFETENSORS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "b
                 "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
                 "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "C64": "complex64"}
 _MAX_HEADER = 100_000_000
-_TORCH = (".pt", ".pth", ".bin")
-_SUFFIXES = (".safetensors", ".npz", *_TORCH)
-_INDEX = ".index.json"
-_SHARD = re.compile(r"(.+)-(\d{5,})-of-(\d{5,})(\.\w+)")
-# What trainers keep beside the weights of a model.
-_OTHERS = ("training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "scheduler.bin", "rng_state.pth")
-_EXPECTED = f"expected {', '.join(_SUFFIXES)}, an index of shards (*{_INDEX}), or a folder that holds exactly one of them"
 
 
 def open_weights(path: str | os.PathLike[str]) -> WeightFile:
     """Open a weight file (`.safetensors`, `.npz`, `.pt`, `.pth`, `.bin`), an index of shards, or a folder with one of them.
 
-    Only names, shapes and dtypes are read; nothing is unpickled but tensors. Raises `Diagnostics` (code `bad-weights`).
+    Only names, shapes and dtypes are read. A PyTorch file is read only where it is named itself, and holds tensors alone: in a
+    folder, model.safetensors or its shards are taken, and pickles alone are refused. Raises `Diagnostics` (code `bad-weights`).
     """
     path = Path(path)
     if not path.exists():
-        fail(f"no weights at `{path}`", _EXPECTED)
-    if path.is_dir():
-        return _open_folder(path)
-    if path.name.endswith(_INDEX):
-        return _open_index(path)
-    readers = {".safetensors": _open_safetensors, ".npz": _open_npz, **dict.fromkeys(_TORCH, _open_torch)}
-    if path.suffix not in readers:
-        fail(f"`{path}` is no weight file", _EXPECTED,
-              'save with safetensors.torch.save_file(module.state_dict(), "weights.safetensors")')
+        fail(f"no weights at `{path}`", EXPECTED)
     try:
-        return readers[path.suffix](path)
+        if path.is_dir():
+            return open_folder(path, open_weights)
+        if path.name.endswith(INDEX):
+            return open_index(path, open_weights)
+        return _reader(path)(path)
     except OSError as error:
-        fail(f"`{path}` cannot be read: {error.strerror or error}", _EXPECTED)
+        fail(f"`{path}` cannot be read: {error.strerror or error}", EXPECTED)
+
+
+def _reader(path: Path) -> Callable[[Path], WeightFile]:
+    readers = {".safetensors": _open_safetensors, ".npz": _open_npz, **dict.fromkeys(TORCH, _open_torch)}
+    if path.suffix not in readers and path.suffix in PICKLES:
+        fail(f"`{path}` is a pickle, which may hold code", "expected safetensors or npz; it is not opened", CONVERT)
+    if path.suffix not in readers:
+        fail(f"`{path}` is no weight file", EXPECTED, 'save with safetensors.torch.save_file(module.state_dict(), "weights.safetensors")')
+    return readers[path.suffix]
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ def _header(path: Path, file: BufferedReader, size: int) -> tuple[dict[str, Any]
     if size < 10 or start > min(size, _MAX_HEADER):
         damaged(path, f"it has {size:,} bytes, not enough for its header" if size >= 10 else f"it has only {size} bytes")
     try:
-        header = json.loads(file.read(start - 8).decode("utf-8"), object_pairs_hook=_unique)
+        header = json.loads(file.read(start - 8).decode("utf-8"), object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
         damaged(path, f"its header is not JSON: {error}")
     if not isinstance(header, dict):
@@ -250,83 +249,5 @@ def _state_dict(path: Path, state: Any, tensor: type) -> dict[str, Any]:
     return found
 
 
-def _open_index(path: Path) -> WeightFile:
-    try:
-        index = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
-        places = index["weight_map"]
-        if not all(isinstance(s, str) and Path(s).name == s and Path(s).suffix in _SUFFIXES for s in places.values()):
-            raise ValueError("a shard is not the name of a weight file beside it")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        fail(f"`{path}` is not an index of shards: {error!s}", 'expected {"weight_map": {tensor: file}}')
-    merged = _open_shards(path, [path.parent / shard for shard in sorted(set(places.values()))])
-    held = set(merged.names())
-    lost = [n for n in places if n not in held]
-    if lost:
-        merged.close()
-        fail(f"no shard of `{path}` holds {_some(lost)}", "expected each tensor of the index in its shard",
-              "download or save the shards again")
-    return merged
-
-
-def _open_shards(path: Path, shards: list[Path]) -> WeightFile:
-    missing = [s for s in shards if not s.is_file()]
-    if missing:
-        fail(f"`{path}` lacks {len(missing)} of {len(shards)} shards: {_some([s.name for s in missing])}",
-              f"expected them in `{shards[0].parent}`", "download or copy the missing files")
-    files: list[WeightFile] = []
-    problems: list[Diagnostic] = []
-    tensors: dict[str, Stored] = {}
-    homes: dict[str, str] = {}
-    for shard in shards:
-        try:
-            files.append(open_weights(shard))
-        except Diagnostics as error:
-            problems += error.items
-            continue
-        twice = [n for n in files[-1].names() if n in homes]
-        if twice:
-            problems.append(diagnostic("bad-weights", f"`{shard}` and `{homes[twice[0]]}` both hold {_some(twice)}",
-                                       note="expected each tensor in one shard", help="remove the shards of another save"))
-        for name in files[-1].names():
-            tensors[name], homes[name] = files[-1]._stored(name), shard.name
-
-    def close() -> None:
-        for file in files:
-            file.close()
-
-    if problems:
-        close()
-        raise Diagnostics(problems)
-    return WeightFile(path, tensors, close)
-
-
-def _open_folder(folder: Path) -> WeightFile:
-    found = sorted(p for p in folder.iterdir()
-                   if (p.suffix in _SUFFIXES or p.name.endswith(_INDEX)) and p.name not in _OTHERS and p.is_file())
-    parts = {p: m for p in found if (m := _SHARD.fullmatch(p.name))}
-    whole = [p for p in found if p not in parts]
-    sets = {(m[1], m[3], m[4]) for m in parts.values()}
-    if len(whole) == 1 and all(whole[0].name == f"{stem}{suffix}{_INDEX}" for stem, _, suffix in sets):
-        return open_weights(whole[0])
-    if whole or len(sets) != 1:
-        held = f"several: {_some([p.name for p in found])}" if found else "none"
-        fail(f"`{folder}` should hold one weight file, it holds {held}", _EXPECTED, "name the file itself" if found else ())
-    stem, count, suffix = next(iter(sets))
-    return _open_shards(folder, [folder / f"{stem}-{i:0{len(count)}}-of-{count}{suffix}" for i in range(1, int(count) + 1)])
-
-
 def _counts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in value)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        names = [k for k, _ in pairs]
-        raise ValueError(f"`{next(n for n in names if names.count(n) > 1)}` is given twice")
-    return made
-
-
-def _some(names: Iterable[str]) -> str:
-    names = list(names)
-    return ", ".join(f"`{n}`" for n in names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

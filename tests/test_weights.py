@@ -51,8 +51,7 @@ def error(path, part, open_=open_weights):
     return caught.value.items
 
 
-@pytest.mark.parametrize("suffix", SAVERS)
-@pytest.mark.parametrize("whole_folder", [False, True])
+@pytest.mark.parametrize(("suffix", "whole_folder"), [*((s, False) for s in SAVERS), (".safetensors", True), (".npz", True)])
 def test_every_kind_gives_back_what_was_saved(tmp_path, suffix, whole_folder):
     saved = tensors()
     SAVERS[suffix](tmp_path / f"model{suffix}", saved)
@@ -98,8 +97,8 @@ def shards(folder: Path, count=3, stem="model", suffix=".safetensors") -> tuple[
     return saved, paths
 
 
-@pytest.mark.parametrize(("stem", "suffix"), [("model", ".safetensors"), ("pytorch_model", ".bin")])
-@pytest.mark.parametrize("by", ["index", "folder", "names"])
+@pytest.mark.parametrize(("stem", "suffix", "by"), [*(("model", ".safetensors", by) for by in ("index", "folder", "names")),
+                                                    ("odd", ".safetensors", "folder"), ("pytorch_model", ".bin", "index")])
 def test_shards(tmp_path, stem, suffix, by):
     saved, _ = shards(tmp_path, stem=stem, suffix=suffix)
     index = tmp_path / f"{stem}{suffix}.index.json"
@@ -133,10 +132,56 @@ def test_shards_that_do_not_fit_together(tmp_path):
     assert "`layers.0.weight`" in items[0].headline
     paths[1].write_bytes(b"x")
     items = error(tmp_path, "has only 1 bytes")
-    assert len(items) == 2
+    assert len(items) == 3                       # and no shard holds what the third one lost
     shards(tmp_path)
     save_file({"other": torch.ones(2)}, paths[2])
     assert "no shard of" in error(tmp_path / "model.safetensors.index.json", "no shard of")[0].headline
+
+
+def test_everything_wrong_with_shards_at_once(tmp_path):
+    """A lost shard, a damaged one, places outside the folder, a tensor in no shard, one in another, and one in two."""
+    saved, paths = shards(tmp_path, count=4)
+    index = tmp_path / "model.safetensors.index.json"
+    places = json.loads(index.read_text())["weight_map"]
+    names = {p.name: [n for n, at in places.items() if at == p.name] for p in paths}
+    paths[0].unlink()
+    paths[1].write_bytes(b"x")
+    moved, twice = names[paths[2].name][0], names[paths[3].name][0]
+    save_file({n: saved[n] for n in (*names[paths[2].name], twice)}, paths[2])
+    places |= {moved: paths[3].name, "gone": paths[3].name}
+    places |= {"far": "../far.safetensors", "farther": str(paths[3]), "win": "a\\b.safetensors"}
+    save_file({"far": torch.ones(2)}, tmp_path.parent / "far.safetensors")
+    index.write_text(json.dumps({"weight_map": places}))
+    told = "\n".join(d.headline for d in error(index, "lacks 1 of 4 shards"))
+    assert len(error(index, "lacks")) == 6
+    for part in ("has only 1 bytes", f"both hold `{twice}`", "no shard of", "holds `gone`", f"the one that holds `{moved}`",
+                 "`../far.safetensors`", f"`{paths[3]}`", "are no weight files beside it"):
+        assert part in told, told
+
+
+def test_a_folder_as_hubs_have_it(tmp_path):
+    """model.safetensors is taken whatever lies beside it, an index before other files; pickles alone are refused, and not opened."""
+    def names():
+        with open_weights(tmp_path) as file:
+            return file.names()
+
+    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps(1))
+    for name in ("pytorch_model.bin.index.json", "config.json", "tokenizer.json"):
+        (tmp_path / name).write_text("{}")
+    item, = error(tmp_path, "holds its weights as pickles alone: `pytorch_model.bin`")
+    assert "safetensors.torch.save_file" in item.helps[0]
+    save_file({"old": torch.ones(2)}, tmp_path / "consolidated.safetensors")
+    assert names() == ["old"]
+    saved, _ = shards(tmp_path)
+    assert sorted(names()) == sorted(saved)
+    save_file({"whole": torch.ones(3)}, tmp_path / "model.safetensors")
+    assert names() == ["whole"]
+
+
+@pytest.mark.parametrize("suffix", [".pickle", ".pkl", ".ckpt"])
+def test_pickles_are_not_opened(tmp_path, suffix):
+    (tmp_path / f"w{suffix}").write_bytes(b"")
+    error(tmp_path / f"w{suffix}", "may hold code")
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"weight_map": {"a": "../m.safetensors"}}', '{"weight_map": {"a": 3}}',
@@ -151,10 +196,10 @@ def test_places_without_one_weight_file(tmp_path):
     error(tmp_path, "it holds none")
     (tmp_path / "w.txt").write_text("1 2 3")
     error(tmp_path / "w.txt", "is no weight file")
-    for name in ("a.pt", "b.npz"):
+    for name in ("a.safetensors", "b.npz"):
         (tmp_path / name).write_bytes(b"")
-    error(tmp_path, "several: `a.pt`, `b.npz`")
-    shards(tmp_path)
+    error(tmp_path, "several: `a.safetensors`, `b.npz`")
+    shards(tmp_path, stem="other")
     error(tmp_path, "several:")
 
 
