@@ -20,6 +20,9 @@ MODELS = {
     "additive-seq2seq": SEQ2SEQ | {"align": 5}, "luong": SEQ2SEQ | {"layers": 2}, "g2p": {"embed": 7, "hidden": 9},
     "bert-base": BERT, "minilm": BERT, "gpt2": GPT, "gpt3-175b": GPT | {"positions": 2048},
     "llama-3-8b": LLAMA, "mistral-7b": LLAMA | {"window": 4}, "transformer-base": BERT, "transformer-big": BERT,
+    "mixtral-8x7b": LLAMA | {"experts": 3}, "qwen2-0.5b": LLAMA, "qwen3-0.6b": LLAMA | {"head_width": 6},
+    "gemma-2b": LLAMA | {"head_width": 10}, "gemma2-2b": LLAMA | {"head_width": 10, "layers": 3, "window": 4},
+    "phi-2": LLAMA | {"turned": 0.5}, "pythia-160m": BERT, "bloom-560m": {"vocab": 43, "width": 24, "layers": 2, "heads": 3},
 }
 TARGETS = ["ort-cpu", "ort-cuda", "portable"]
 USE = "[attention, ffn, layers, positions]"

@@ -8,7 +8,7 @@ import torch
 import zoo
 
 SIZES = {"hard/vit": {"B": 3, "H": 3, "W": 2}}
-DROPOUT = ["bert-base", "minilm", "gpt2", "transformer-base", "transformer-big"]
+DROPOUT = ["bert-base", "minilm", "gpt2", "phi-2", "transformer-base", "transformer-big"]
 
 
 def tensors(name, short):

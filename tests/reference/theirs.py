@@ -134,12 +134,6 @@ def llama():
     return Case("llama-3-8b", transformers.LlamaForCausalLM(config), decoder, ENDS | HEAD | GATED | MLP, {"layers": range(2)})
 
 
-def mistral():
-    config = transformers.MistralConfig(**LLAMA, sliding_window=4, rope_parameters={"rope_type": "default", "rope_theta": 1e4})
-    return Case("mistral-7b", transformers.MistralForCausalLM(config), decoder, ENDS | HEAD | GATED | MLP, {"layers": range(2)},
-                sizes=({"B": 1, "S": 1}, {"B": 3, "S": 11}, {"B": 2, "S": 37}))
-
-
 def plain(model, x):
     return {"logits": model(input_ids=x["tokens"], use_cache=False).logits}
 
@@ -270,4 +264,4 @@ def mla():
     return Case("hard/mla", transformers.DeepseekV2ForCausalLM(config), call, ENDS | HEAD | MLP | norms | latent, {"layers": range(2)})
 
 
-CASES = {c.__name__: c for c in (gpt2, bert, minilm, llama, mistral, gemma2, t5, albert, vit, moe, mla)}
+CASES = {c.__name__: c for c in (gpt2, bert, minilm, llama, gemma2, t5, albert, vit, moe, mla)}

@@ -38,6 +38,16 @@ def llama(vocab, width, layers, kv_width, hidden):
     return 2 * vocab * width + layers * (attention + 3 * width * hidden + 2 * width) + width
 
 
+def decoder(vocab, width, layers, attention, ffn, norms=2, tied=True, norm=1):
+    """Norms before what they feed, `norms` of them in a layer and one after all, of `norm` vectors each."""
+    return (1 if tied else 2) * vocab * width + layers * (attention + ffn + norms * norm * width) + norm * width
+
+
+def grouped(width, head, heads, kv_heads):
+    """Query and output, key and value, without biases; all key heads together are as wide as all value heads."""
+    return 2 * width * head * heads + 2 * width * head * kv_heads
+
+
 def transformer(vocab, width, layers, hidden):
     """Vaswani et al. 2017: projections without biases, one table for three uses, norms with weight and bias."""
     ffn, norm, attention = linear(width, hidden) + linear(hidden, width), 2 * width, 4 * width**2
@@ -58,6 +68,8 @@ def luong(vocab, embed, hidden, layers):
 
 
 PUBLISHED = {"gpt2": 124_439_808, "bert-base": 109_482_240, "llama-3-8b": 8_030_261_248, "mistral-7b": 7_241_732_096,
+             "mixtral-8x7b": 46_702_792_704, "qwen2-0.5b": 494_032_768, "qwen3-0.6b": 596_049_920, "gemma-2b": 2_506_172_416,
+             "gemma2-2b": 2_614_341_888, "phi-2": 2_779_683_840, "pythia-160m": 162_322_944, "bloom-560m": 559_214_592,
              "minilm": 22_713_216 - linear(384, 384)}         # the checkpoint has a pooler, which its sentence vectors skip
 FROM_SIZES = {
     "gpt2": gpt(50257, 768, 12, 1024),
@@ -66,6 +78,14 @@ FROM_SIZES = {
     "minilm": bert(30522, 384, 6, 1536),
     "llama-3-8b": llama(128256, 4096, 32, 8 * 128, 14336),
     "mistral-7b": llama(32000, 4096, 32, 8 * 128, 14336),
+    "mixtral-8x7b": decoder(32000, 4096, 32, grouped(4096, 128, 32, 8), 8 * 3 * 4096 * 14336 + 8 * 4096, tied=False),
+    "qwen2-0.5b": decoder(151936, 896, 24, grouped(896, 64, 14, 2) + 64 * (14 + 2 + 2), 3 * 896 * 4864),
+    "qwen3-0.6b": decoder(151936, 1024, 28, grouped(1024, 128, 16, 8) + 2 * 128, 3 * 1024 * 3072),
+    "gemma-2b": decoder(256000, 2048, 18, grouped(2048, 256, 8, 1), 3 * 2048 * 16384),
+    "gemma2-2b": decoder(256000, 2304, 26, grouped(2304, 256, 8, 4), 3 * 2304 * 9216, norms=4),
+    "phi-2": decoder(51200, 2560, 32, 4 * linear(2560, 2560), linear(2560, 10240) + linear(10240, 2560), 1, False, 2) + 51200,
+    "pythia-160m": decoder(50304, 768, 12, 4 * linear(768, 768), linear(768, 3072) + linear(3072, 768), tied=False, norm=2),
+    "bloom-560m": decoder(250880, 1024, 24, 4 * linear(1024, 1024), linear(1024, 4096) + linear(4096, 1024), norm=2) + 2 * 1024,
     "transformer-base": transformer(37000, 512, 6, 2048),
     "transformer-big": transformer(37000, 1024, 6, 4096),
     "additive-seq2seq": additive(30000, 620, 1000, 1000),
