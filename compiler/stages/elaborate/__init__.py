@@ -55,11 +55,18 @@ def _input_type(declared: TypeText, scope: Scope, bounds: list[Bound]) -> Tensor
         size = size if isinstance(size, Dim) else Dim.const(_whole(size, dim.span, scope))
         shape.append(size)
         if dim.limit is not None:
-            limit = evaluate(dim.limit, scope.lookup())
-            if len(size.symbols()) != 1 or size != Dim.symbol(next(iter(size.symbols()))):
-                raise fault("bad-type", "a bound is set on a free dimension alone, such as `S <= 1024`", dim.span)
-            bounds.append(Bound(str(size), _whole(limit, dim.limit.span, scope, 1), dim.span))
+            bounds.append(_bound(size, _whole(evaluate(dim.limit, scope.lookup()), dim.limit.span, scope, 1), dim.span))
     return TensorType(declared.dtype, tuple(shape), declared.optional)
+
+
+def _bound(size: Dim, limit: int, span: Span) -> Bound:
+    """The most that the free dimension of `size` may be, so that `size` is at most `limit`."""
+    name = min(size.symbols(), default="")
+    slope, rest = size.affine_in(name) or (Dim.const(0), Dim.const(0))
+    if slope.value is None or rest.value is None or slope.value < 1 or limit < slope.value + rest.value:
+        raise fault("bad-type", f"no bound {limit} can be set on `{size}`", span,
+                    help="bound an axis of one free dimension, such as `S <= 1024` or `2*S <= 3000`")
+    return Bound(name, (limit - rest.value) // slope.value, span)
 
 
 def _whole(value: object, span: Span, scope: Scope, least: int = 0) -> int:
