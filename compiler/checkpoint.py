@@ -1,15 +1,16 @@
 """The `checkpoint: tensors:` section: how our parameters are made from the tensors of a foreign weight file.
 
-`path: name` renames; `{from: name, as: pattern}` rearranges, as einops writes it. `{i}` stands for any copy's number. A
-list in a path, `layers.{i}.attention.[query, key, value].weight`, unpacks one tensor: the first axis of the pattern's
-result is the list. Parameters that the section does not name have our own names. `ignore:` lists foreign tensors that the
-model does not need, such as a head.
+`path: name` renames; `{from: name, as: pattern}` rearranges, as einops writes it; `[name, name]` are names of one tensor, tied in
+files of some makers. `{i}` stands for any copy's number. A list in a path, `layers.{i}.attention.[query, key, value].weight`,
+unpacks one tensor: the first axis of the pattern's result is the list. Parameters that the section does not name have our own
+names. `ignore:` lists foreign tensors that the model does not need, such as a head, and `prefix:` what foreign names may start
+with, such as `model.`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,14 +19,13 @@ from .ir.dimension import Dim
 from .ir.evaluate import evaluate
 from .ir.graph import Graph
 from .ir.parameters import state_shapes
-from .lang.diagnostic import Diagnostics, Sink, diagnostic, fault, suggest
+from .lang.diagnostic import Sink, diagnostic, fault, suggest
 from .lang.expression import parse_expression
 from .lang.source import Span
 from .lang.tree import Mapping as TreeMapping
 from .lang.tree import Scalar, Sequence
 from .ops.base import OpFault
 from .ops.patterns import parse_pattern, regroup
-from .weight_names import fold, match_weights
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,52 +40,100 @@ class Rule:
 
     key: Scalar
     paths: tuple[str, ...]                       # ours, with {i}
-    foreign: str
+    foreign: tuple[str, ...]                     # names of one tensor, of which a file has at least one
     pattern: str | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
 
-    def match(self, path: str) -> tuple[int, str] | None:
-        """Which of the rule's paths this is, and the foreign name with its numbers filled in."""
+    def match(self, path: str) -> tuple[int, tuple[str, ...]] | None:
+        """Which of the rule's paths this is, and the foreign names with their numbers filled in."""
         for part, ours in enumerate(self.paths):
-            found = re.fullmatch(_numbered(ours), path)
+            found = re.fullmatch(numbered(ours), path)
             if found:
                 numbers = found.groupdict()
-                return part, re.sub(r"\{(\w+)\}", lambda m, n=numbers: str(n.get(m[1], m[0])), self.foreign)  # type: ignore[misc]
+                return part, tuple(re.sub(r"\{(\w+)\}", lambda m: numbers.get(m[1], m[0]), n) for n in self.foreign)   # noqa: B023
         return None
 
 
-def _numbered(path: str) -> str:
-    """A regular expression for a path where `{i}` is any number."""
+def numbered(path: str) -> str:
+    """A regular expression for a path where `{i}` is any number and `*` one part between dots."""
     seen: set[str] = set()
+    plain = re.escape(path).replace(r"\*", "[^.]+")
 
     def number(found: re.Match[str]) -> str:
         name = found[1]
         text = f"(?P={name})" if name in seen else rf"(?P<{name}>\d+)"
         seen.add(name)
         return text
-    return re.sub(r"\\\{([a-z]\w*)\\\}", number, re.escape(path))
+    return re.sub(r"\\\{([a-z]\w*)\\\}", number, plain)
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where one parameter comes from: a foreign tensor of shape `shape`, rearranged, then element `part`."""
+    """Where one parameter comes from: a foreign tensor of shape `shape`, rearranged, then one of its parts.
 
-    name: str
+    The tensor has one of `names`; those that a file has are equal. `part` says which of the `parts` that the rearranged tensor
+    is a list of, `order` how its axes of sizes `split` are permuted.
+    """
+
+    names: tuple[str, ...]
     shape: Shape
-    apply: Callable[[np.ndarray], np.ndarray] = field(default=lambda x: x, compare=False)
-    start: int | None = 0                        # where the parameter lies among the tensor's numbers, when they are not moved
+    rule: Rule | None = None
+    split: Shape = ()
+    order: tuple[int, ...] = ()
+    part: int = 0
+
+    @property
+    def parts(self) -> int:
+        return len(self.rule.paths) if self.rule else 1
+
+    @property
+    def start(self) -> int | None:
+        """Where the parameter lies among the tensor's numbers; None when they are moved."""
+        return self.part * (prod(self.shape) // self.parts) if self.order == tuple(sorted(self.order)) else None
+
+    def apply(self, x: np.ndarray, ours: Shape) -> np.ndarray:
+        """The parameter, of shape `ours`, out of the foreign tensor `x`."""
+        moved = x.reshape(self.split).transpose(self.order) if self.order else x
+        return moved.reshape(self.parts, *ours)[self.part]
+
+    def back(self, parts: np.ndarray) -> np.ndarray:
+        """The foreign tensor out of all parameters that it holds, [parts, ...]."""
+        if not self.order:
+            return parts.reshape(self.shape)
+        moved = parts.reshape([self.split[k] for k in self.order])
+        return moved.transpose([self.order.index(k) for k in range(len(self.order))]).reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """What the section says of weight files made elsewhere."""
+
+    rules: tuple[Rule, ...] = ()
+    ignored: tuple[str, ...] = ()                # foreign names, with {i} for a number and * for one dotted part
+    prefixes: tuple[str, ...] = ()               # that names in a file may start with
+
+    def spellings(self, name: str) -> tuple[str, ...]:
+        return (name, *(prefix + name for prefix in self.prefixes))
+
+    def ignores(self, name: str) -> bool:
+        plain = (name, *(name.removeprefix(p) for p in self.prefixes))
+        return any(re.fullmatch(numbered(i), n) for i in self.ignored for n in plain)
 
 
 def check_checkpoint(graph: Graph, tree: TreeMapping | None, sink: Sink) -> None:
     """Every pattern gives the shape of its parameters; a rule for none is a warning, since a variant may have removed them."""
-    rules = read_rules(tree, graph.sizes, sink)
-    read_ignored(tree, sink)
+    rules = read_foreign(tree, graph.sizes, sink).rules
     if rules and not sink.errors:
         sources(rules, state_shapes(graph), sink, idle="warning")
 
 
+def read_foreign(tree: TreeMapping | None, sizes: Mapping[str, Any], sink: Sink) -> Foreign:
+    """`tensors:`, `ignore:` and `prefix:` of a `checkpoint:` section; patterns may name the spec's `sizes`."""
+    return Foreign(tuple(read_rules(tree, sizes, sink)), _names(tree, "ignore", sink), _names(tree, "prefix", sink))
+
+
 def read_rules(tree: TreeMapping | None, sizes: Mapping[str, Any], sink: Sink) -> list[Rule]:
-    """The rules of a `checkpoint:` section; patterns may name the spec's `sizes`."""
+    """The rules of `tensors:`."""
     tensors = tree.get("tensors") if tree else None
     if tensors is None:
         return []
@@ -99,45 +147,62 @@ def read_rules(tree: TreeMapping | None, sizes: Mapping[str, Any], sink: Sink) -
     return rules
 
 
-def read_ignored(tree: TreeMapping | None, sink: Sink) -> list[str]:
-    """The foreign names, with {i}, that `ignore:` lists."""
-    listed = tree.get("ignore") if tree else None
+def _names(tree: TreeMapping | None, key: str, sink: Sink) -> tuple[str, ...]:
+    """The text or list of texts under `key`."""
+    listed = tree.get(key) if tree else None
     if listed is None:
-        return []
-    if not isinstance(listed, Sequence) or not all(isinstance(x, Scalar) for x in listed):
-        sink.add(fault("bad-checkpoint", "`ignore:` is a list of foreign names", listed.span).diagnostic)
-        return []
-    return [x.text for x in listed if isinstance(x, Scalar)]
+        return ()
+    found = _texts(listed)
+    if found is None:
+        sink.add(fault("bad-checkpoint", f"`{key}:` is a foreign name or a list of them", listed.span).diagnostic)
+    return found or ()
+
+
+def _texts(tree: Any) -> tuple[str, ...] | None:
+    items = [tree] if isinstance(tree, Scalar) else list(tree) if isinstance(tree, Sequence) else []
+    texts = tuple(x.text for x in items if isinstance(x, Scalar))
+    return texts if items and len(texts) == len(items) and all(texts) and len(set(texts)) == len(texts) else None
 
 
 def _rule(key: Scalar, value: Any, sizes: Mapping[str, Any]) -> Rule:
     found = re.fullmatch(r"(.*)\[([^\]]+)\](.*)", key.text)
     paths = tuple(f"{found[1]}{n.strip()}{found[3]}" for n in found[2].split(",")) if found else (key.text,)
-    if isinstance(value, Scalar):
-        if found:
-            raise fault("bad-checkpoint", "several parameters come from one tensor, so a pattern must say how", value.span,
-                        help='write `{from: NAME, as: "(s o) i -> s o i"}`')
-        return Rule(key, paths, value.text)
-    if not isinstance(value, TreeMapping) or not isinstance(value.get("from"), Scalar):
-        raise fault("bad-checkpoint", "a tensor is a foreign name, or `{from: NAME, as: PATTERN}`", value.span)
-    texts = {e.key.text: e.value for e in value}
+    if isinstance(value, TreeMapping):
+        return Rule(key, paths, _foreign(value.get("from"), value.span), _pattern(value.get("as")), _sizes(value, sizes))
+    if found:
+        raise fault("bad-checkpoint", "several parameters come from one tensor, so a pattern must say how", value.span,
+                    help='write `{from: NAME, as: "(s o) i -> s o i"}`')
+    return Rule(key, paths, _foreign(value, value.span))
+
+
+def _foreign(value: Any, span: Span) -> tuple[str, ...]:
+    names = _texts(value)
+    if names is None:
+        raise fault("bad-checkpoint", "a tensor is a foreign name, a list of names that it may have, or `{from: NAME, as: PATTERN}`",
+                    value.span if value is not None else span)
+    return names
+
+
+def _sizes(value: TreeMapping, sizes: Mapping[str, Any]) -> dict[str, int]:
     axes = {}
-    for name, given in texts.items():
-        if name not in KEYS:
-            if not isinstance(given, Scalar):
-                raise fault("bad-checkpoint", f"`{name}` is the size of an axis", given.span)
-            axes[name] = _number(given, sizes)
-    pattern = texts.get("as")
-    if pattern is not None and not isinstance(pattern, Scalar):
-        raise fault("bad-checkpoint", "`as` is an axis pattern", pattern.span)
-    if pattern is not None:
-        try:
-            parse_pattern(pattern.text)
-        except OpFault as wrong:
-            raise fault("bad-checkpoint", wrong.headline, pattern.span, help=wrong.help or ()) from None
-    source = texts["from"]
-    assert isinstance(source, Scalar)
-    return Rule(key, paths, source.text, pattern.text if pattern else None, axes)
+    for entry in value:
+        if entry.key.text not in KEYS:
+            if not isinstance(entry.value, Scalar):
+                raise fault("bad-checkpoint", f"`{entry.key.text}` is the size of an axis", entry.value.span)
+            axes[entry.key.text] = _number(entry.value, sizes)
+    return axes
+
+
+def _pattern(given: Any) -> str | None:
+    if given is None:
+        return None
+    if not isinstance(given, Scalar):
+        raise fault("bad-checkpoint", "`as` is an axis pattern", given.span)
+    try:
+        parse_pattern(given.text)
+    except OpFault as wrong:
+        raise fault("bad-checkpoint", wrong.headline, given.span, help=wrong.help or ()) from None
+    return given.text
 
 
 def _number(given: Scalar, sizes: Mapping[str, Any]) -> int:
@@ -151,9 +216,10 @@ def _number(given: Scalar, sizes: Mapping[str, Any]) -> int:
     return found
 
 
-def sources(rules: list[Rule], shapes: Mapping[str, Shape], sink: Sink, idle: Literal["error", "warning"] = "error") -> dict[str, Source]:
+def sources(rules: Iterable[Rule], shapes: Mapping[str, Shape], sink: Sink,
+            idle: Literal["error", "warning"] = "error") -> dict[str, Source]:
     """Our path -> where it comes from. `idle` is how bad a rule is that matches no parameter."""
-    used: set[tuple[int, int]] = set()
+    rules, used = list(rules), set[tuple[int, int]]()
     out: dict[str, Source] = {}
     for path, shape in shapes.items():
         for k, rule in enumerate(rules):
@@ -164,7 +230,7 @@ def sources(rules: list[Rule], shapes: Mapping[str, Shape], sink: Sink, idle: Li
                     out[path] = _source(rule, *hit, shape)
                 break
         else:
-            out[path] = Source(path, shape)
+            out[path] = Source((path,), shape)
     folded = sorted({re.sub(r"(?<=\.)\d+(?=\.)", "{i}", p) for p in shapes})
     for k, rule in enumerate(rules):
         for part, path in enumerate(rule.paths):
@@ -174,11 +240,10 @@ def sources(rules: list[Rule], shapes: Mapping[str, Shape], sink: Sink, idle: Li
     return out
 
 
-def _source(rule: Rule, part: int, foreign: str, shape: Shape) -> Source:
+def _source(rule: Rule, part: int, names: tuple[str, ...], shape: Shape) -> Source:
     if rule.pattern is None:
-        return Source(foreign, shape)
-    packed = len(rule.paths) > 1
-    whole = (len(rule.paths), *shape) if packed else shape
+        return Source(names, shape, rule)
+    whole = (len(rule.paths), *shape) if len(rule.paths) > 1 else shape
     left, _, right = rule.pattern.partition("->")
     try:
         back = regroup(parse_pattern(f"{right}->{left}"), tuple(map(Dim.const, whole)), {n: Dim.const(s) for n, s in rule.sizes.items()})
@@ -186,79 +251,5 @@ def _source(rule: Rule, part: int, foreign: str, shape: Shape) -> Source:
         said = wrong.headline.replace(f"{right}->{left}", rule.pattern)
         raise fault("bad-checkpoint", f"the pattern does not give the shape {list(whole)} of `{rule.key.text}`: {said}",
                     rule.key.span, help=wrong.help or ()) from None
-    split = [d.value or 0 for d in back.permuted]
-    groups, at = [], 0
-    for n in back.merge:
-        groups.append(split[at:at + n])
-        at += n
-    order = [back.order.index(k) for k in range(len(back.order))]
-
-    def apply(x: np.ndarray) -> np.ndarray:
-        moved = x.reshape(split).transpose(order).reshape(whole)
-        return moved[part] if packed else moved
-    still = order == sorted(order)
-    return Source(foreign, tuple(map(prod, groups)), apply, part * prod(shape) if still else None)
-
-
-@dataclass(frozen=True)
-class Needed:
-    """A weight file without the tensors that the spec ignores."""
-
-    file: Any
-    ignored: tuple[str, ...]
-
-    @property
-    def path(self) -> Any:
-        return self.file.path
-
-    def names(self) -> list[str]:
-        return [n for n in self.file.names() if not any(re.fullmatch(_numbered(i), n) for i in self.ignored)]
-
-    def shape(self, name: str) -> Shape:
-        return tuple(self.file.shape(name))
-
-
-@dataclass
-class Loader:
-    """Reads our parameters from an open weight file, one at a time; a packed tensor is read once while it is in use."""
-
-    file: Any
-    sources: Mapping[str, Source]
-    shapes: Mapping[str, Shape]                  # of our parameters
-    last: tuple[str, np.ndarray] | None = None
-
-    def __call__(self, path: str, whole: bool = True) -> Any:
-        """The array; a large one may be left in the file, as `Deferred`, where the `whole` is not needed."""
-        source = self.sources[path]
-        if not whole and source.start is not None:
-            found = self.file.deferred(source.name, source.start, self.shapes[path])
-            if found is not None:
-                return found
-        if self.last is None or self.last[0] != source.name:
-            self.last = None
-            self.last = (source.name, self.file.read(source.name))
-        import numpy as np
-        return np.ascontiguousarray(source.apply(self.last[1]))
-
-
-def match(file: Any, rules: list[Rule], ignored: list[str], shapes: Mapping[str, Shape], sink: Sink) -> Loader:
-    """A loader for a weight file that fits: our own names without a mapping, else through the rules.
-
-    Raises Diagnostics (`checkpoint-mismatch`) that lists every missing, unexpected and mis-shaped tensor.
-    """
-    own = set(shapes) <= set(file.names())
-    found = {p: Source(p, s) for p, s in shapes.items()} if own else sources(rules, shapes, sink)
-    sink.check()
-    match_weights({s.name: s.shape for s in found.values()}, Needed(file, () if own else tuple(ignored)))
-    _check_floats(file, dict.fromkeys(s.name for s in found.values()))
-    return Loader(file, found, shapes)
-
-
-def _check_floats(file: Any, names: Iterable[str]) -> None:
-    """Integers are not silently taken for the numbers that they stand for in a quantised file."""
-    other = [(name, file.dtype(name)) for name in names if "float" not in file.dtype(name)]
-    if other:
-        lines = [f"`{name}` is {dtype}" for name, dtype in fold(other)]
-        raise Diagnostics([diagnostic("bad-weights", f"`{file.path}` holds {len(other)} of the parameters as other numbers than floats",
-                                      note=lines[:8], help="save them as floats; a quantised file has to be dequantised first")])
-
+    order = tuple(back.order.index(k) for k in range(len(back.order)))
+    return Source(names, tuple(d.value or 0 for d in back.shape), rule, tuple(d.value or 0 for d in back.permuted), order, part)

@@ -16,6 +16,7 @@ from .show import show
 if TYPE_CHECKING:
     import torch
 
+    from .checkpoint import Foreign
     from .expect import Expectation
     from .runtime.manifest import Manifest
 
@@ -103,7 +104,7 @@ class Model:
         with open_weights(path) as file:
             loader = self.loader(file)
             with torch.no_grad():
-                for name in sorted(state, key=lambda n: loader.sources[n].name):
+                for name in loader.paths():
                     state[name].copy_(torch.from_numpy(loader(name)))
 
     def export(self, folder: str | Path, weights: str | Path | torch.nn.Module | None = None, init: int | None = None,
@@ -127,13 +128,18 @@ class Model:
 
     def loader(self, file: Any) -> Any:
         """A function from a parameter's path to its array, for an open weight file that fits. Raises Diagnostics."""
-        from .checkpoint import match, read_ignored, read_rules
+        from .loader import match
         sink = Sink()
-        spec = self._compiled.spec
-        rules = read_rules(spec.checkpoint, self.graph.sizes, sink)
-        ignored = read_ignored(spec.checkpoint, sink)
+        return match(file, self.foreign, state_shapes(self.graph), sink)
+
+    @property
+    def foreign(self) -> Foreign:
+        """What the spec's `checkpoint:` says of weight files made elsewhere."""
+        from .checkpoint import read_foreign
+        sink = Sink()
+        found = read_foreign(self._compiled.spec.checkpoint, self.graph.sizes, sink)
         sink.check()
-        return match(file, rules, ignored, state_shapes(self.graph), sink)
+        return found
 
 
 def load(path: str | Path, sizes: Mapping[str, Any] | None = None) -> Model:

@@ -18,6 +18,7 @@ READABLE = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int1
 # What reading the bytes of a damaged file or archive raises.
 DAMAGE = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error)
 LARGE = 1 << 24                  # numbers above which a tensor stays in its file
+CHUNK = 1 << 22                  # numbers compared at a time
 PASSES = 8                       # times a file is read at most for a transposed tensor
 
 
@@ -105,6 +106,23 @@ class WeightFile:
         if part is None or np.prod(shape, dtype=object) <= LARGE:
             return None
         return Deferred(shape, lambda first, last: self._read(name, lambda _: part(start + first, start + last)))
+
+    def differ(self, a: str, b: str) -> str | None:
+        """What differs between two tensors, in words; None where they are equal bit for bit. Read some numbers at a time."""
+        one, two = self.stored(a), self.stored(b)
+        if (one.dtype, one.shape) != (two.dtype, two.shape):
+            return f"`{a}` is {one.dtype} {list(one.shape)}, `{b}` {two.dtype} {list(two.shape)}"
+        total = int(np.prod(one.shape, dtype=object))
+        step = CHUNK if one.part and two.part else max(total, 1)
+        for start in range(0, total, step):
+            stop = min(start + step, total)
+            left, right = (self._read(n, lambda s: (s.part(start, stop) if s.part else s.load()).reshape(-1)) for n in (a, b))  # noqa: B023
+            bits = (left.view(np.uint8) != right.view(np.uint8)).reshape(len(left), -1).any(1)
+            if bits.any():
+                k = int(np.argmax(bits))
+                at = [int(i) for i in np.unravel_index(start + k, one.shape)]
+                return f"the first difference is at {at}: {left[k]!s} in `{a}`, {right[k]!s} in `{b}`"
+        return None
 
     def close(self) -> None:
         self._close()

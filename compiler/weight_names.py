@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from itertools import groupby
+from dataclasses import dataclass
+from itertools import groupby, permutations
+from math import prod
 from typing import Protocol
 
 from .lang.diagnostic import Diagnostics, diagnostic, nearest
 
 Shape = tuple[int, ...]
 _LINES = 6
+_AXES = ((), ("n",), ("o", "i"), ("o", "i", "k"), ("o", "i", "h", "w"))
 _INDICES = re.compile(r"(?<![^.])\d+(?![^.])")
 
 # Buffers that frameworks save and that hold nothing learned: name pattern, and what its shape must be.
@@ -30,13 +33,24 @@ class Tensors(Protocol):
     def shape(self, name: str) -> Shape: ...
 
 
-def match_weights(wanted: Mapping[str, Shape], file: Tensors, rename: Mapping[str, str] | None = None) -> dict[str, str]:
+@dataclass(frozen=True)
+class Origin:
+    """The rule of the spec that wants a tensor: its key, its pattern, and the names that the tensor may have."""
+
+    key: str
+    pattern: str | None
+    names: tuple[str, ...]
+
+
+def match_weights(wanted: Mapping[str, Shape], file: Tensors, rename: Mapping[str, str] | None = None,
+                  origins: Mapping[str, Origin] | None = None) -> dict[str, str]:
     """The file's tensor for each wanted parameter; `rename` gives the file's name where it differs from ours.
 
-    Two parameters may share a tensor. Raises `Diagnostics` with one `checkpoint-mismatch`: tensors that are missing, unexpected
-    (saved buffers such as causal masks are not) or of another shape.
+    Two parameters may share a tensor. `origins` are the rules that want them, where it is foreign tensors that are wanted.
+    Raises `Diagnostics` with one `checkpoint-mismatch`: tensors that are missing, unexpected (saved buffers such as causal masks
+    are not) or of another shape.
     """
-    rename = rename or {}
+    rename, origins = rename or {}, origins or {}
     match = {ours: rename.get(ours, ours) for ours in wanted}
     held = {name: tuple(file.shape(name)) for name in file.names()}
     missing = {ours: theirs for ours, theirs in match.items() if theirs not in held}
@@ -47,14 +61,15 @@ def match_weights(wanted: Mapping[str, Shape], file: Tensors, rename: Mapping[st
         return match
     spare = fold((n, "") for n in unexpected)
     notes = [
-        *_lines("missing", fold((n, _missing(n, missing[n], wanted[n])) for n in missing), dict(spare)),
+        *_lines("missing", fold((n, _missing(n, missing[n], wanted[n], origins.get(n))) for n in missing), dict(spare)),
         *_lines("unexpected", fold((n, str(list(held[n]))) for n in unexpected)),
-        *_lines("another shape", fold((n, _shapes(tuple(wanted[n]), s)) for n, s in shaped.items())),
+        *_lines("another shape", fold((n, _shapes(tuple(wanted[n]), s, origins.get(n))) for n, s in shaped.items())),
     ]
     counts = ((len(missing), "missing"), (len(unexpected), "unexpected"), (len(shaped), "of another shape"))
     differences = ", ".join(f"{n:,} {text}" for n, text in counts if n)
     headline = f"`{getattr(file, 'path', 'the weights')}` does not fit the model: {differences}"
-    raise Diagnostics([diagnostic("checkpoint-mismatch", headline, note=notes, help=_prefixed(missing.values(), unexpected))])
+    hint = _prefixed(missing.values(), unexpected, bool(origins))
+    raise Diagnostics([diagnostic("checkpoint-mismatch", headline, note=notes, help=hint)])
 
 
 def is_buffer(name: str, shape: Shape) -> bool:
@@ -97,18 +112,61 @@ def _lines(what: str, rows: list[tuple[str, str]], spare: Mapping[str, str] | No
     return lines
 
 
-def _missing(ours: str, theirs: str, shape: Shape) -> str:
+def _missing(ours: str, theirs: str, shape: Shape, origin: Origin | None) -> str:
+    if origin is not None:
+        others = [n for n in origin.names if n != ours]
+        names = f" (or `{_INDICES.sub('{i}', '`, `'.join(others))}`)" if others else ""
+        return f"{list(shape)}{names}, for `{origin.key}`"
     return f"{list(shape)}" + (f", expected in the file as `{_INDICES.sub('{i}', theirs)}`" if theirs != ours else "")
 
 
-def _shapes(wanted: Shape, found: Shape) -> str:
+def _shapes(wanted: Shape, found: Shape, origin: Origin | None) -> str:
+    text = f"should be {list(wanted)}, is {list(found)}"
+    pattern = fitting(wanted, found, origin.pattern if origin else None)
+    if pattern is None:
+        return text
     turned = ", matches if transposed" if len(wanted) == 2 and found == wanted[::-1] else ""
-    return f"should be {list(wanted)}, is {list(found)}{turned}"
+    left, _, right = (side.strip() for side in pattern.partition("->"))
+    if left == right:
+        return f"{text}{turned}: write no `as:`"
+    return f"{text}{turned}: write `as: \"{left} -> {right}\"`" if origin else text + (turned or f", matches as `{left} -> {right}`")
 
 
-def _prefixed(missing: Iterable[str], unexpected: Iterable[str]) -> tuple[str, ...]:
+def fitting(wanted: Shape, found: Shape, pattern: str | None = None) -> str | None:
+    """The one pattern that takes a tensor of shape `found` where `pattern` asks for `wanted`: other orders of axes, or neighbours
+    that are merged. None where there is none, or several."""
+    names = _AXES[len(found)] if len(found) < len(_AXES) else None
+    if names is None:
+        return None
+    orders = [p for p in permutations(range(len(wanted))) if tuple(wanted[k] for k in p) == found]
+    if len(orders) == 1:
+        left, _, right = (pattern or f"{' '.join(names)} -> {' '.join(names)}").partition("->")
+        axes = re.findall(r"\([^)]*\)|\S+", left)
+        return f"{' '.join(axes[k] for k in orders[0])} -> {right.strip()}" if len(axes) == len(wanted) else None
+    merged = _merge(wanted, found, names) if pattern is None and not orders else None
+    return None if merged is None else f"{' '.join(names)} -> {merged}"
+
+
+def _merge(wanted: Shape, found: Shape, names: tuple[str, ...]) -> str | None:
+    """How neighbouring axes of `found` join to `wanted`: `a (b c)`."""
+    groups, at = [], 0
+    for size in wanted:
+        stop = at + 1
+        while stop < len(found) and (prod(found[at:stop]) != size or found[stop] == 1):
+            stop += 1
+        if prod(found[at:stop]) != size:
+            return None
+        groups.append(" ".join(names[at:stop]) if stop == at + 1 else f"({' '.join(names[at:stop])})")
+        at = stop
+    return " ".join(groups) if at == len(found) else None
+
+
+def _prefixed(missing: Iterable[str], unexpected: Iterable[str], foreign: bool) -> tuple[str, ...]:
     """A help line when every missing name stands in the file behind one prefix (`module.`, `_orig_mod.`)."""
     names, spare = list(missing), set(unexpected)
     found = [n.removesuffix(names[0]) for n in spare if names and n.endswith(f".{names[0]}")]
     prefix = next((p for p in sorted(found) if all(f"{p}{n}" in spare for n in names)), None)
-    return (f"the file's names begin with `{prefix}`: save the inner module's state_dict()",) if prefix else ()
+    if not prefix:
+        return ()
+    way = f"write `prefix: {prefix}` under `checkpoint:`" if foreign else "save the inner module's state_dict()"
+    return (f"the file's names begin with `{prefix}`: {way}",)

@@ -117,6 +117,8 @@ def definitions() -> dict[str, Schema]:
     name = {"title": "a name", "type": "string", "pattern": r"^[a-z][a-z0-9_]*$(?!\n)"}
     checkpoint = {"tensors": {"description": "Foreign tensor of each parameter path.", "type": "object"},
                   "ignore": {"description": "Foreign tensors that we have no use for.", "type": ["array", "string"],
+                             "items": TEXT},
+                  "prefix": {"description": "What foreign names may start with, such as `model.`.", "type": ["array", "string"],
                              "items": TEXT}}
     return {
         "model": record("a spec", _file(), ("graph", "outputs")),

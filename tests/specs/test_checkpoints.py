@@ -19,7 +19,7 @@ def asked_for(name):
     rules = read_rules(found.spec.checkpoint, found.graph.sizes, sink)
     made = sources(rules, state_shapes(found.graph), sink)
     assert not sink.items
-    return {s.name: s.shape for s in made.values()}
+    return {s.names[0]: s.shape for s in made.values()}
 
 
 def theirs(model, config):
