@@ -231,6 +231,7 @@ LAYERS = """layers:
     (5, "", (0,) * 5, (0, 1, 2, 3, 4)),
     (5, "pattern: [{attention: {window: 3}}, {}]", (0, 1, 0, 1, 0), (0, 1, 2, 3, 4)),
     (5, "pattern: [{times: 2, ffn: {hidden: 8}}, {times: 3}]", (0, 0, 1, 1, 1), (0, 1, 2, 3, 4)),
+    (5, "pattern: [{times: 0, ffn: {hidden: 8}}, {times: 2}, {attention: {window: 3}}]", (0, 0, 1, 0, 0), (0, 1, 2, 3, 4)),
     (4, "share: 0", (0,) * 4, (0,) * 4),
     (5, "share: i // 2", (0,) * 5, (0, 0, 2, 2, 4)),
     (4, "share: i % 2", (0,) * 4, (0, 1, 0, 1)),
@@ -243,6 +244,12 @@ def test_pattern_and_share_say_what_each_copy_runs_and_owns(n, more, schedule, s
     assert op.share == share and op.schedule == schedule
     owners = {int(p.split(".")[1]) for p in state_shapes(graph)}
     assert owners == set(op.share)
+
+
+def test_a_pattern_without_a_copy_is_refused(compile_text):
+    with pytest.raises(Diagnostics) as caught:
+        compile_text(spec('x: "float[B, S, 4]"', LAYERS.format(n=4, more="pattern: [{times: 0}]"), "layers"))
+    assert [d.headline for d in caught.value.items] == ["the pattern holds no copy"]
 
 
 def test_copies_that_differ_cannot_share(compile_text):

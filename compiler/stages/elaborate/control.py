@@ -104,9 +104,11 @@ def _variants(c: Copies, n: int) -> list[NodeSpec]:
     out: list[NodeSpec] = []
     for times, variant in c.spec.pattern:
         k = 1 if times is None else convert("int", c.scope.number(times, c.index), times, "`times`")
-        if not 1 <= k <= MAX_COPIES:
-            raise fault("bad-attribute", f"`times` is at least 1, not {k}", times.span if times else c.spec.span)
+        if not 0 <= k <= MAX_COPIES:
+            raise fault("bad-attribute", f"`times` is 0 to {MAX_COPIES:,}, not {k:,}", times.span if times else c.spec.span)
         out.extend([variant] * k)
+    if not out:
+        raise fault("bad-attribute", "the pattern holds no copy", Label(c.spec.span, "every `times` is 0"))
     if len(out) > n:
         several = [Label(t.span, "this many of one kind") for t, _ in c.spec.pattern if t]
         raise fault("bad-attribute", f"the pattern holds {len(out)} copies and `{c.spec.control}` makes {n}",
