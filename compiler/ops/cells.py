@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -184,21 +185,24 @@ class GruCell(_Cell):
         return super().module(t, inputs) if self.reset == "after" else None
 
     def emit(self, g: Any, ports: Any, *states: Any) -> tuple[Any, ...]:
-        h, state = self.hidden, states[0]
-        r, z, new = _split(g, _gates(g, ports, "ih", ports["in"]), [h] * 3)
-        if self.reset == "after":
-            r_state, z_state, candidate = _split(g, _gates(g, ports, "hh", state), [h] * 3)
-            candidate = g.op("Mul", g.op("Sigmoid", g.op("Add", r, r_state)), candidate)
-        else:
-            first, second = {}, {}
-            for name in [n for n in ("weight_hh", "bias_hh") if ports.get(n) is not None]:
-                first[name], second[name] = _split(g, ports[name], [2 * h, h], axis=0)
-            r_state, z_state = _split(g, _gates(g, first, "hh", state), [h] * 2)
-            reset = g.op("Mul", g.op("Sigmoid", g.op("Add", r, r_state)), state)
-            candidate = _gates(g, second, "hh", reset)
-        new = g.op("Tanh", g.op("Add", new, candidate))
-        z = g.op("Sigmoid", g.op("Add", z, z_state))
-        return (g.op("Add", new, g.op("Mul", z, g.op("Sub", state, new))),)
+        return (gru_nodes(g, self.reset, self.hidden, _gates(g, ports, "ih", ports["in"]), states[0], ports),)
+
+
+def gru_nodes(g: Any, reset: str, h: int, gates: Any, state: Any, ports: Mapping[str, Any]) -> Any:
+    """ONNX nodes of the new state [B, h]: `gates` [B, 3*h] are those of the input, `ports` have `weight_hh` and `bias_hh`."""
+    r, z, new = _split(g, gates, [h] * 3)
+    if reset == "after":
+        r_state, z_state, candidate = _split(g, _gates(g, ports, "hh", state), [h] * 3)
+        candidate = g.op("Mul", g.op("Sigmoid", g.op("Add", r, r_state)), candidate)
+    else:
+        first, second = {}, {}
+        for name in [n for n in ("weight_hh", "bias_hh") if ports.get(n) is not None]:
+            first[name], second[name] = _split(g, ports[name], [2 * h, h], axis=0)
+        r_state, z_state = _split(g, _gates(g, first, "hh", state), [h] * 2)
+        candidate = _gates(g, second, "hh", g.op("Mul", g.op("Sigmoid", g.op("Add", r, r_state)), state))
+    new = g.op("Tanh", g.op("Add", new, candidate))
+    z = g.op("Sigmoid", g.op("Add", z, z_state))
+    return g.op("Add", new, g.op("Mul", z, g.op("Sub", state, new)))
 
 
 OPS: tuple[type[Op], ...] = (RnnCell, LstmCell, GruCell)

@@ -239,10 +239,28 @@ class Pool(Windowed):
         return self.turned(getattr(t.F, self.torch_name)(self.turned(ports["in"]), short(kernel), **options))
 
     def onnx(self, g: Any, **ports: Any) -> Any:
+        if self.onnx_type == "MaxPool" and g.target == "ort-cuda":
+            return self._maximum(g, ports["in"])
         kernel, stride, padding = self._window()
         more = {"count_include_pad": 1} if self.onnx_type == "AveragePool" else {}
         wide, back = widened(g, self.turn(g, ports["in"]))
         return self.turn(g, back(g.op(self.onnx_type, wide, kernel_shape=kernel, strides=stride, pads=padding * 2, **more)))
+
+
+    def _maximum(self, g: Any, x: Any) -> Any:
+        """The largest of shifted copies, widths doubled up to the window's: ONNX Runtime 1.31 has no such MaxPool for CUDA."""
+        type, end = tensor(g.inputs, "in"), g.ints(2**63 - 1)
+        for axis, window, step, padding in zip(self.over, *self._window(), strict=True):
+            at, width = g.ints(axis), 1
+            if padding:
+                x = padded(g, x, type, (padding, padding), float("-inf"), axis)
+            while width < window:
+                shift = min(width, window - width)
+                x = g.op("Max", g.op("Slice", x, g.ints(0), g.ints(-shift), at), g.op("Slice", x, g.ints(shift), end, at))
+                width += shift
+            if step > 1:
+                x = g.op("Slice", x, g.ints(0), end, at, g.ints(step))
+        return x
 
 
 class MaxPool1d(Pool):
@@ -291,7 +309,7 @@ class Delay(Op):
         return t.F.pad(ports["in"], (*(0, 0) * behind, self.by, 0))[:, :-self.by]
 
     def onnx(self, g: Any, **ports: Any) -> Any:
-        wide = padded(g, ports["in"], tensor(g.inputs, "in").dtype, g.ints(self.by, 0), 0, 1)
+        wide = padded(g, ports["in"], tensor(g.inputs, "in"), (self.by, 0), 0, 1)
         return g.op("Slice", wide, g.ints(0), g.ints(-self.by), g.ints(1))
 
 

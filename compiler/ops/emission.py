@@ -6,6 +6,7 @@ import struct
 from typing import Any
 
 from ..ir.dimension import Dim
+from ..ir.graph import TensorType
 
 Number = int | float | Dim
 
@@ -64,7 +65,17 @@ def positions(g: Any, size: Dim | int) -> Any:
     return g.once(("positions", size), lambda: g.op("Range", zero, g.scalar(size), one))
 
 
-def padded(g: Any, x: Any, dtype: str, ends: Any, value: float, axis: int) -> Any:
-    """Pad one axis by the two int64 `ends`."""
-    wide, back = widened(g, x, dtype)
-    return back(g.op("Pad", wide, ends, g.number(value, dtype if wide is x else "float32"), g.ints(axis)))
+def padded(g: Any, x: Any, type: TensorType, sizes: tuple[Dim | int, Dim | int], value: float, axis: int) -> Any:
+    """`value` before and after along one axis; joined on for whole numbers on CUDA, which has no Pad for them.
+
+    Pads are told of every axis: with a list of axes, ONNX Runtime 1.31 breaks the Pad when it moves a Transpose past it.
+    """
+    axis %= len(type.shape)
+    outer, inner = type.shape[:axis], type.shape[axis + 1:]
+    wide, back = widened(g, x, type.dtype)
+    fill = g.number(value, type.dtype if wide is x else "float32")
+    if type.dtype == "float" or g.target != "ort-cuda":
+        ends = [(*[0] * len(outer), size, *[0] * len(inner)) for size in sizes]
+        return back(g.op("Pad", wide, g.shape((*ends[0], *ends[1])), fill))
+    before, after = (None if size == 0 else g.op("Expand", fill, g.shape((*outer, size, *inner))) for size in sizes)
+    return g.op("Concat", *(part for part in (before, x, after) if part is not None), axis=axis)

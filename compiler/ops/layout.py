@@ -264,7 +264,7 @@ class Pad(Op):
         return t.F.pad(ports["in"], pads, **({"value": value} if value else {}))
 
     def onnx(self, g: Any, **ports: Any) -> Any:
-        return padded(g, ports["in"], tensor(g.inputs, "in").dtype, g.shape((self.before, self.after)), self.value, self.axis)
+        return padded(g, ports["in"], tensor(g.inputs, "in"), (self.before, self.after), self.value, self.axis)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from ..ir.dimension import Dim
 from ..ir.graph import Shape, TensorType
 from .base import ALL_TARGETS, Form, Op, OpFault, Parameter, Site, Types, attribute, tensor
 from .cells import GRU_STEPS, LSTM_STEP, rnn_step
+from .scanned import casts, scanned
 
 STEP_THROUGH = '''
 def step_through(step, x, states, weights, length=None, backward=False):
@@ -210,8 +211,7 @@ class _Layers(Op):
 
     def native(self, g: Any, **ports: Any) -> Any:
         """Time comes first in ONNX, and each node has an axis of directions: in [S B i], out [S D B h], states [D B h]."""
-        half = g.dtype == "bfloat16"    # no recurrent kernel takes it
-        wide, narrow = (g.to_f32, g.from_f32) if half else (lambda v: v, lambda v: v)
+        wide, narrow = casts(g)
         lengths, D, h = ports.get("length"), self.directions, self.hidden
         int32 = None if lengths is None else g.once(("int32", lengths.name), lambda: g.op("Cast", lengths, to=6))
         starts = [None if ports.get(name) is None else wide(ports[name]) for name in self.states]
@@ -345,7 +345,7 @@ class Gru(_Layers):
 
     def forms(self) -> tuple[Form, ...]:
         return (Form("GRU", ALL_TARGETS, _why_not_cuda, Gru.native),
-                Form("GRU on the CPU", frozenset({"ort-cuda"}), lambda op, site: None, Gru.native, fused=False))
+                Form("Scan", frozenset({"ort-cuda"}), lambda op, site: None, scanned, fused=False))
 
 
 def _why_not_cuda(op: Gru, site: Site) -> str | None:

@@ -168,8 +168,10 @@ def test_pad_by_a_free_size():
 
 def test_pad_other_dtypes():
     ids = rng.integers(0, 9, (2, 3))
-    check_op(Pad(axis=1, after=2, value=7), {"in": ids}, {"out": np.pad(ids, [(0, 0), (0, 2)], constant_values=7)})
-    check_op(Pad(axis=1, before=1, value=1), {"in": ids > 4}, {"out": np.pad(ids > 4, [(0, 0), (1, 0)], constant_values=True)})
+    check_op(Pad(axis=1, after=2, value=7), {"in": ids}, {"out": np.pad(ids, [(0, 0), (0, 2)], constant_values=7)},
+             targets=("ort-cpu", "ort-cuda", "portable"))
+    check_op(Pad(axis=1, before=1, value=1), {"in": ids > 4}, {"out": np.pad(ids > 4, [(0, 0), (1, 0)], constant_values=True)},
+             targets=("ort-cpu", "ort-cuda", "portable"))
     assert fault(Pad(axis=1, after=1, value=0.5), {"in": ids}).attribute == "value"
     assert fault(Pad(axis=1, after=1, value=2), {"in": ids > 4}).attribute == "value"
     assert fault(Pad(axis=1, before=-1), {"in": ids}).attribute == "before"

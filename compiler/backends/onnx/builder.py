@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from ...ir.dimension import Dim
 from ...ir.graph import TensorType, fresh
@@ -209,6 +209,26 @@ class Builder:
     def from_f32(self, x: Val) -> Val:
         return self.cast(x, "float", "float32")
 
+    # loops
+
+    def loop(self, states: Sequence[Val], types: Sequence[TensorType], each: Sequence[tuple[Val, TensorType]],
+             step: Callable[[Builder, tuple[Val, ...], tuple[Val, ...]], tuple[Val, ...]], backward: bool = False) -> tuple[Val, ...]:
+        """A Scan whose outputs are its states, every one of them: last states, then their stacks with the steps first.
+
+        `step` emits the new states from the states and this step's element of each value of `each`, whose steps are its first axis and
+        whose types are those of one step. What a body reads besides is read by name.
+        """
+        body = Builder(self.store, self)
+        body.path, body.line = self.path, self.line
+        kinds = [*types, *(type for _, type in each)]
+        inner = tuple(Val(body.unique(f"{self.path}/step.{i}")) for i in range(len(kinds)))
+        body.own(v.name for v in inner)
+        new = step(body, inner[:len(states)], inner[len(states):])
+        ends = [*zip(new, types, strict=True)] * 2
+        graph = subgraph(body, f"{self.path}/step", [*zip(inner, kinds, strict=True)], ends)
+        return self.op("Scan", *states, *(x for x, _ in each), outputs=len(ends), body=graph, num_scan_inputs=len(each),
+                       scan_input_directions=[int(backward)] * len(each), scan_output_directions=[int(backward)] * len(new))
+
     # parameters
 
     def parameter(self, kind: str, values: Sequence[Val], shape: Sequence[int], **settings: Any) -> Val | None:
@@ -288,3 +308,31 @@ def _tensor(array: np.ndarray, dtype: str | None) -> TensorProto:
     if dtype:
         array = array.astype(dtype)
     return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape))
+
+
+# subgraphs
+
+
+def subgraph(g: Builder, name: str, inputs: Sequence[tuple[Val, TensorType]], outputs: Sequence[tuple[Val, TensorType]]) -> GraphProto:
+    """What a builder emitted as the body of a node. Outputs that it does not compute itself pass through Identity."""
+    taken = {v.name for v, _ in inputs}
+    ends = []
+    for value, type in outputs:
+        own = g.store.homes.get(value.name) is g and value.name not in taken
+        end = value if own else g.op("Identity", value, pinned=True)
+        taken.add(end.name)
+        ends.append((end, type))
+    kept, _ = reach(g.nodes, [v.name for v, _ in ends])
+    return helper.make_graph(kept, name, [value_info(v.name, t, g.dtype) for v, t in inputs],
+                             [value_info(v.name, t, g.dtype) for v, t in ends])
+
+
+def value_info(name: str, type: TensorType, dtype: str) -> ValueInfoProto:
+    """The declared type of a value; free sizes by their names."""
+    shape = [str(d) if d.value is None else d.value for d in type.shape]
+    return helper.make_tensor_value_info(name, ELEMENT[typed(type, dtype)], shape)
+
+
+def typed(type: TensorType, dtype: str) -> str:
+    """The element type of a value in a model of `dtype`."""
+    return dtype if type.dtype == "float" else type.dtype

@@ -12,10 +12,9 @@ from ... import __version__
 from ...ir.graph import Argument, Graph
 from ...ir.text import identity_hash, structure_hash
 from ...lang.diagnostic import Diagnostics, diagnostic, suggest
-from .builder import OPSETS, Builder, Recipe, Store, Val, reach
+from .builder import OPSETS, Builder, Recipe, Store, Val, reach, value_info
 from .entries import Entry, Place, tensor
 from .fuse import fuse
-from .scan import value_info
 from .sizes import see, watch
 from .walk import Walker
 

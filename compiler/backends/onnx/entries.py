@@ -69,11 +69,6 @@ def element(at: Place, entry: Entry, i: int) -> Entry:
     return g.once(("element", entry.name, i), lambda: g.op("Gather", entry, g.const(np.array(i, np.int64)), axis=0))
 
 
-def typed(type: TensorType, dtype: str) -> str:
-    """The element type of a value in a model of `dtype`."""
-    return dtype if type.dtype == "float" else type.dtype
-
-
 def axis_of_size(type: TensorType, size: Dim) -> int | None:
     """The first axis of this size."""
     return next((k for k, d in enumerate(type.shape) if d == size), None)

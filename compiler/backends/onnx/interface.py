@@ -10,8 +10,8 @@ from ...ir.graph import ARGUMENT, Control, Graph, Node, Region, Scan, TensorType
 from ...lang.diagnostic import Diagnostics, diagnostic
 from ...runtime.dimension import parse
 from ...runtime.manifest import Input, Output
+from .builder import typed
 from .emit import Emitted
-from .entries import typed
 from .least import least
 
 MOVES = frozenset({"cache", "stop_gradient", "rearrange"})      # ops that give their input's entries again

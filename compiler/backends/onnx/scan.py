@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-from onnx import GraphProto, ValueInfoProto, helper
 
 from ...ir.dimension import Dim, at_least
 from ...ir.graph import Scan, TensorType
 from ...ops.emission import positions
-from .builder import ELEMENT, Builder, Val, reach
-from .entries import Entries, Entry, Place, Run, axis_of_size, present, tensor, typed
+from .builder import Builder, Val, subgraph, typed
+from .entries import Entries, Entry, Place, Run, axis_of_size, present, tensor
 from .sizes import watch
 
 Typed = tuple[Val, TensorType]
@@ -154,30 +151,7 @@ def _at_axis(g: Builder, vector: Val, axis: int, rank: int) -> Val:
     return g.once(("along", vector.name, axis, rank), lambda: g.op("Unsqueeze", vector, g.ints(*others))) if others else vector
 
 
-# subgraphs
-
-
 def _entered(body: Builder, name: str) -> Val:
     made = Val(body.unique(name))
     body.own([made.name])
     return made
-
-
-def subgraph(g: Builder, name: str, inputs: Sequence[Typed], outputs: Sequence[Typed]) -> GraphProto:
-    """What a builder emitted as the body of a node. Outputs that it does not compute itself pass through Identity."""
-    taken = {v.name for v, _ in inputs}
-    ends = []
-    for value, type in outputs:
-        own = g.store.homes.get(value.name) is g and value.name not in taken
-        end = value if own else g.op("Identity", value, pinned=True)
-        taken.add(end.name)
-        ends.append((end, type))
-    kept, _ = reach(g.nodes, [v.name for v, _ in ends])
-    return helper.make_graph(kept, name, [value_info(v.name, t, g.dtype) for v, t in inputs],
-                             [value_info(v.name, t, g.dtype) for v, t in ends])
-
-
-def value_info(name: str, type: TensorType, dtype: str) -> ValueInfoProto:
-    """The declared type of a value; free sizes by their names."""
-    shape = [str(d) if d.value is None else d.value for d in type.shape]
-    return helper.make_tensor_value_info(name, ELEMENT[typed(type, dtype)], shape)
