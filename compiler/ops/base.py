@@ -64,15 +64,24 @@ class Form:
 
 @dataclass(frozen=True)
 class Site:
-    """What a form may ask about the place it is used: target, model dtype, input and output types, outputs in use."""
+    """What a form may ask about the place it is used: target, model dtype, input and output types, outputs in use.
+
+    `typical` are sizes of free dimensions for which the faster of two right forms is taken.
+    """
 
     target: str
     dtype: str
     inputs: Types
     outputs: tuple[TensorType, ...]
     used: frozenset[str]
+    typical: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def typical_size(self, dim: Dim) -> int:
+        """A size where free dimensions that nothing is said of are `TYPICAL`."""
+        return dim.evaluate({s: self.typical.get(s, TYPICAL) for s in dim.symbols()})
 
 
+TYPICAL = 128
 ALL_TARGETS = frozenset({"ort-cuda", "ort-cpu", "portable"})
 
 

@@ -86,7 +86,7 @@ def test_a_form_that_is_not_fused_after_all_is_found(tmp_path, monkeypatch):
     """Heads of width 12 taken as they are: no fused kernel of ONNX Runtime has them."""
     spec = written(tmp_path, ATTENDS)
     assert proof_of(spec, tmp_path / "wide")["status"] == "passed"
-    monkeypatch.setattr("nnspec.ops.attention._why_not_as_it_is", lambda op, site: None)
+    monkeypatch.setattr("nnspec.ops.attention_forms._why_not_as_it_is", lambda op, site: None)
     proof = proof_of(spec, tmp_path / "plain")
     assert proof["status"] == "failed" and proof["kernels"] == {"MATH": 2}
     assert proof["shortfalls"] == [f"`attended` (spec.yaml:5) gets MATH at B=3 S={n}" for n in (128, 511)]

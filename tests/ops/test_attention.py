@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 from nnspec.ir.dimension import Dim
+from nnspec.ir.graph import TensorType
 from nnspec.ops.attention import Attention
-from nnspec.ops.base import OpFault
+from nnspec.ops.base import OpFault, Site
 from support import check_op, infer, onnx_model, run_onnx, run_torch, torch_function
 
 rng = np.random.default_rng(11)
@@ -240,6 +241,94 @@ def test_heads_of_other_widths_are_filled_up_to_a_multiple_of_8_on_cuda():
     assert widths("ort-cuda", d=16, v=8) == ([], None)
     assert widths("ort-cuda", d=6, v=5) == (["Concat", "Concat", "Concat", "Slice"], pytest.approx(6 ** -0.5))
     assert widths("ort-cuda", d=16, v=5)[0] == ["Concat", "Slice"]
+
+
+def in_form(name, op, arrays, target="ort-cpu", dtype="float32", dims=None):
+    """The result in one form, with free dimensions, beside the reference of what the dtype holds of the inputs."""
+    if dtype == "float16":
+        arrays = {p: a.astype(np.float16).astype(np.float32) if a.dtype == np.float32 else a for p, a in arrays.items()}
+    if dims is None:
+        dims = {p: ("B", arrays[p].shape[1], "S", arrays[p].shape[3]) for p in ("query", "key", "value")} | {"length": ("B",)}
+    got = run_onnx(op, arrays, dims, target, dtype=dtype, form=name, used=("out",))["out"]
+    return got.astype(np.float32), reference(op, **arrays)["out"]
+
+
+@pytest.mark.parametrize("names", [(), ("length",)], ids=lambda n: "+".join(n) or "plain")
+@pytest.mark.parametrize(("target", "dtype"), [("ort-cpu", "float32"), ("ort-cpu", "float16"), ("ort-cuda", "float16")])
+@pytest.mark.parametrize("causal,window", [(True, None), (True, 3), (True, 1), (True, 99), (False, None)])
+def test_grouped_query_attention_keeps_the_meaning(names, target, dtype, causal, window):
+    if not causal and target == "ort-cuda":
+        return
+    for S, G, softcap, scale in ((1, 4, None, None), (7, 2, None, 0.9), (7, 1, 2.5, None), (33, 2, None, None)):
+        arrays = arrays_of(T=S, S=S, G=G, d=8, v=8, **masks_of(names, T=S, S=S))
+        op = Attention(causal=causal, window=window, softcap=softcap, scale=scale)
+        got, want = in_form("GroupQueryAttention", op, arrays, target, dtype)
+        np.testing.assert_allclose(got, want, **({"rtol": 1e-5, "atol": 2e-6} if dtype == "float32" else {"rtol": 2e-2, "atol": 8e-3}))
+        if names:
+            assert not got[1].any(), "a row of length 0 gives zeros"
+
+
+def test_grouped_query_attention_where_no_row_is_full():
+    for causal, dtype in product((True, False), ("float32", "float16")):
+        arrays = arrays_of(T=9, S=9, d=16, v=16, length=np.array([4, 0, 1]))
+        got, want = in_form("GroupQueryAttention", Attention(causal=causal), arrays, dtype=dtype)
+        np.testing.assert_allclose(got, want, rtol=2e-2, atol=1e-5 if dtype == "float32" else 8e-3)
+        assert not got[1].any()
+
+
+@pytest.mark.parametrize(("T", "S"), [(1, 1), (7, 7), (5, 9), (130, 67)])
+def test_multi_head_attention_keeps_the_meaning(T, S):
+    dims = {"query": ("B", 4, "T", 6), "key": ("B", 4, "S", 6), "value": ("B", 4, "S", 5)}
+    for scale in (None, 0.3):
+        got, want = in_form("MultiHeadAttention", Attention(scale=scale), arrays_of(T=T, S=S, G=4), dims=dims)
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-6)
+
+
+def chosen(op, dtype="float32", target="ort-cpu", typical=None, S="S", **sizes):
+    """The form that is taken, and why each better one is not."""
+    names = sizes.pop("names", ())
+    arrays = arrays_of(T=7, S=7, **({"d": 8, "v": 8, "G": 4} | sizes), **masks_of(names, T=7))
+    dims = {p: ("B", arrays[p].shape[1], S, arrays[p].shape[3]) for p in ("query", "key", "value")}
+    dims |= {"length": ("B",), "keep": ("B", S), "score_bias": (1, 4, S, S)}
+    named = {p: d for p, d in dims.items() if p in arrays}
+    types = {p: TensorType("float" if arrays[p].dtype == np.float32 else str(arrays[p].dtype), tuple(
+        Dim.symbol(n) if isinstance(n, str) else Dim.const(n) for n in d)) for p, d in named.items()}
+    site = Site(target, dtype, types, (), frozenset({"out"}), typical or {})
+    missed = {}
+    for form in op.forms():
+        reason = form.when(op, site) if target in form.targets else "not for this target"
+        if reason is None:
+            return form.name, missed
+        missed[form.name] = reason
+    raise AssertionError(missed)
+
+
+def test_the_form_for_the_cpu_follows_from_the_typical_length():
+    long = {"S": 1024}
+    assert chosen(Attention(causal=True)) == ("Attention-24", {})
+    name, missed = chosen(Attention(causal=True), typical=long)
+    assert name == "GroupQueryAttention"
+    assert missed["Attention-24"] == ("causal GroupQueryAttention is faster on the CPU from 1024 keys on, and S = 1024 is typical")
+    assert chosen(Attention(causal=True), S=2048)[0] == "GroupQueryAttention"
+    assert chosen(Attention(causal=True), typical={"S": 1023})[0] == "Attention-24"
+    assert chosen(Attention(causal=True, window=9), typical=long, names=("length",), G=2)[0] == "GroupQueryAttention"
+    assert chosen(Attention(), typical=long)[0] == "MultiHeadAttention"
+    assert chosen(Attention(), typical=long, names=("length",))[0] == "Attention-24"
+    assert chosen(Attention(), typical=long, G=2)[0] == "Attention-24"
+    assert chosen(Attention(causal=True), typical=long, names=("keep",))[0] == "Attention-24"
+    assert chosen(Attention(causal=True), typical=long, d=6, v=6)[0] == "Attention-24"
+    assert chosen(Attention(causal=True), typical=long, d=8, v=16)[0] == "Attention-24"
+
+
+def test_float16_on_the_cpu_and_windows_on_cuda_take_grouped_query_attention():
+    for op, names in product((Attention(), Attention(causal=True), Attention(causal=True, window=3)), ((), ("length",))):
+        assert chosen(op, "float16", names=names)[0] == "GroupQueryAttention"
+        for dtype in ("float16", "bfloat16"):
+            assert chosen(op, dtype, "ort-cuda", names=names)[0] == ("GroupQueryAttention" if op.window else "Attention-24")
+        assert chosen(op, "float32", "ort-cuda", names=names)[0] == "Attention-24"
+    assert chosen(Attention(causal=True, window=3), "float16", "ort-cuda", names=("keep",))[0] == "Attention-24"
+    assert chosen(Attention(causal=True, window=3), "float16", "ort-cuda", d=6, v=6)[0] == "Attention-24 on wider heads"
+    assert chosen(Attention(), "float16", names=("score_bias",))[0] == "Attention-24"
 
 
 def test_flops_count_both_contractions():
