@@ -17,7 +17,7 @@ from itertools import zip_longest
 from .dimension import Dim
 
 Shape = tuple[Dim, ...]
-DTYPES = ("any", "float", "int64", "int32", "bool", "number")
+DTYPES = ("any", "float", "float32", "int64", "int32", "bool", "number")
 
 
 class SignatureError(ValueError):

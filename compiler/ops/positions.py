@@ -1,17 +1,16 @@
-"""Where a token stands: sinusoidal tables, rotary embedding, ALiBi, T5's relative buckets. Angles are float32."""
+"""Where a token stands: sinusoidal tables, ALiBi, T5's relative buckets. Angles are float32."""
 
 from __future__ import annotations
 
 import math
 import struct
 from bisect import bisect_left
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ..ir.dimension import Dim
 from ..ir.graph import TensorType
-from .base import ALL_TARGETS, Form, Op, OpFault, Site, Types, attribute, tensor
+from .base import Op, OpFault, Types, attribute, tensor
 from .patterns import reshape
 from .shapes import check_dtypes
 
@@ -56,8 +55,8 @@ class Sinusoidal(Op):
 
     def infer(self, inputs: Types) -> tuple[TensorType, ...]:
         check_dtypes(self, inputs)
-        _check_even("width", self.width)
-        _check_base("base", self.base)
+        check_even("width", self.width)
+        check_base("base", self.base)
         return super().infer(inputs)
 
     @property
@@ -88,133 +87,14 @@ class Sinusoidal(Op):
         return g.from_f32(reshape(g, both, (*shape, Dim.const(half), Dim.const(2)), (*shape, Dim.const(self.width))))
 
 
-def _check_even(name: str, width: int) -> None:
+def check_even(name: str, width: int) -> None:
     if width < 2 or width % 2:
         raise OpFault("bad-attribute", f"`{name}` is even and at least 2, not {width}: angles come in pairs", attribute=name)
 
 
-def _check_base(name: str, base: float) -> None:
+def check_base(name: str, base: float) -> None:
     if not (math.isfinite(base) and base > 0):
         raise OpFault("bad-attribute", f"`{name}` is a positive number, not {base}", attribute=name)
-
-
-ROTATE_HALVES = '''
-def rotate_halves(x, cos, sin):
-    """Turn the pairs (x[i], x[i + d/2]) of the last axis; cos and sin are [..., d/2]."""
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
-'''
-
-ROTATE_INTERLEAVED = '''
-def rotate_interleaved(x, cos, sin):
-    """Turn the pairs (x[2i], x[2i + 1]) of the last axis; cos and sin are [..., d/2]."""
-    a, b = x[..., 0::2], x[..., 1::2]
-    return torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
-'''
-
-
-@dataclass(frozen=True)
-class Rope(Op):
-    """Rotary embedding (Su et al. 2021, arXiv:2104.09864): pair i of the last axis is turned by position x theta^(-2i / width).
-
-    `layout: halves` pairs entry i with i + width/2 (GPT-NeoX, LLaMA in transformers); `interleaved` pairs neighbours (the paper,
-    GPT-J). With `width` only the first entries turn. `frequencies`, where wired, replace theta^(-2i / width).
-    """
-
-    name = "rope"
-    signature = "in: float[b h s d]; positions: int64[*p s]; frequencies?: float[f] -> float[b h s d]"
-
-    theta: float = attribute("float", 10000.0, "base of the frequencies")
-    layout: str = attribute("halves|interleaved", "halves", "which entries form a pair")
-    width: int | None = attribute("int", None, "how many entries turn; default all")
-
-    def infer(self, inputs: Types) -> tuple[TensorType, ...]:
-        check_dtypes(self, inputs)
-        _, bound = self.bind(inputs)
-        if bound.stars["p"] not in ((), (bound["b"],)):
-            raise OpFault("shape-mismatch", "`rope` takes positions [S] or [B, S]",
-                          ports={"positions": f"is {tensor(inputs, 'positions')}", "in": f"is {tensor(inputs, 'in')}"})
-        _check_base("theta", self.theta)
-        turned, full = self.turned(inputs), bound["d"].value
-        if turned is None or full is None:
-            raise OpFault("shape-mismatch", "`rope` needs a last axis of known size",
-                          ports={"in": f"its last axis is {bound['d']}"})
-        if turned > full or turned % 2 or turned < 2:
-            raise OpFault("bad-attribute", f"`rope` turns an even number of entries, from 2 to the {full} that there are, not {turned}",
-                          attribute="width",
-                          ports={"in": f"its last axis is {full}"})
-        if "f" in bound and bound["f"] != turned // 2:
-            raise OpFault("shape-mismatch", f"`rope` turns {turned // 2} pairs, by as many frequencies",
-                          ports={"frequencies": f"has {bound['f']}"})
-        return (tensor(inputs, "in"),)
-
-    def turned(self, inputs: Types) -> int | None:
-        """How many entries turn."""
-        return self.width if self.width is not None else tensor(inputs, "in").shape[-1].value
-
-    def torch(self, t: Any, **ports: Any) -> Any:
-        x, positions, width = ports["in"], ports["positions"], self.turned(t.inputs)
-        assert width is not None
-        given = ports["frequencies"]
-        table = given.float() if given is not None else t.let("frequency", torch_frequencies(t, width, self.theta, x.device))
-        angle = positions.unsqueeze(-1).float() * table
-        if len(tensor(t.inputs, "positions").shape) == 2:
-            angle = angle.unsqueeze(1)                       # [B, 1, S, w/2]
-        angle = t.let("angle", angle)
-        turn = t.helper(ROTATE_HALVES if self.layout == "halves" else ROTATE_INTERLEAVED)
-        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-        if tensor(t.inputs, "in").shape[-1] == width:
-            return turn(x, cos, sin)
-        return t.torch.cat([turn(x[..., :width], cos, sin), x[..., width:]], dim=-1)
-
-    def tables(self, g: Any, ports: dict[str, Any]) -> tuple[Any, Any]:
-        """cos and sin in the model's dtype, [*p, S, w/2], made once for all that turn by the same positions."""
-        width, given = self.turned(g.inputs), ports["frequencies"]
-        assert width is not None
-        key = ("rope", ports["positions"].name, given.name if given else (width, self.theta))
-        table = g.to_f32(given) if given else g.const(frequencies(width, self.theta), "float32")
-        angle: Callable[[], Any] = lambda: g.once((*key, "angle"), lambda: onnx_angles(g, ports["positions"], table))  # noqa: E731
-        return tuple(g.once((*key, f), lambda f=f: g.from_f32(g.op(f, angle()))) for f in ("Cos", "Sin"))  # type: ignore[return-value]
-
-    def fused(self, g: Any, **ports: Any) -> Any:
-        """RotaryEmbedding-23 with tables [B, S, w/2], so that no maximum length is needed."""
-        b, _, s, d = tensor(g.inputs, "in").shape
-        cos, sin = self.tables(g, ports)
-        if len(tensor(g.inputs, "positions").shape) == 1:
-            cos, sin = (g.once(("rope", x.name, b), lambda x=x: g.op("Expand", x, g.shape((b, 1, 1)))) for x in (cos, sin))
-        width = self.turned(g.inputs)
-        return g.op("RotaryEmbedding", ports["in"], cos, sin, interleaved=self.layout == "interleaved",
-                    rotary_embedding_dim=width if d != width else None)
-
-    def decomposed(self, g: Any, **ports: Any) -> Any:
-        x, shape, width = ports["in"], tensor(g.inputs, "in").shape, self.turned(g.inputs)
-        assert width is not None
-        cos, sin = self.tables(g, ports)
-        if len(tensor(g.inputs, "positions").shape) == 2:
-            cos, sin = (g.once(("rope", v.name, 1), lambda v=v: g.op("Unsqueeze", v, g.ints(1))) for v in (cos, sin))
-        rest = []
-        if shape[-1] != width:
-            x, *rest = g.op("Split", x, g.shape((width, shape[-1] - width)), outputs=2, axis=-1)
-        pairs = (*shape[:-1], Dim.const(width // 2), Dim.const(2))
-        if self.layout == "interleaved":
-            x = reshape(g, x, (*shape[:-1], Dim.const(width)), pairs)
-            a, b = (g.op("Gather", x, g.scalar(i), axis=-1) for i in (0, 1))
-        else:
-            a, b = g.op("Split", x, outputs=2, axis=-1, num_outputs=2)
-        first = g.op("Sub", g.op("Mul", a, cos), g.op("Mul", b, sin))
-        second = g.op("Add", g.op("Mul", b, cos), g.op("Mul", a, sin))
-        if self.layout == "interleaved":
-            both = g.op("Concat", *(g.op("Unsqueeze", v, g.ints(-1)) for v in (first, second)), axis=-1)
-            out = reshape(g, both, pairs, (*shape[:-1], Dim.const(width)))
-            return g.op("Concat", out, *rest, axis=-1) if rest else out
-        return g.op("Concat", first, second, *rest, axis=-1)
-
-    def forms(self) -> tuple[Form, ...]:
-        def legal(op: Rope, site: Site) -> str | None:
-            return None
-
-        ort = frozenset({"ort-cuda", "ort-cpu"})
-        return Form("RotaryEmbedding", ort, legal, Rope.fused), Form("decomposed", ALL_TARGETS, legal, Rope.decomposed, fused=False)
 
 
 def slopes(heads: int) -> list[float]:
@@ -265,6 +145,7 @@ class Alibi(AlibiSlopes):
 
     name = "alibi"
     signature = "query: int64[*b t]; key: int64[*b s] -> float[*b h t s]"
+    loops = frozenset("ts")
 
     def torch(self, t: Any, **ports: Any) -> Any:
         query, key = ports["query"], ports["key"]
@@ -292,6 +173,7 @@ class RelativeBucket(Op):
 
     name = "relative_bucket"
     signature = "query: int64[*b t]; key: int64[*b s] -> int64[*b t s]"
+    loops = frozenset("ts")
 
     buckets: int = attribute("int", 32, "number of buckets")
     max_distance: int = attribute("int", 128, "distance from which on all share the last bucket")
@@ -337,4 +219,4 @@ class RelativeBucket(Op):
         return g.op("Gather", g.const(table, "int64"), g.op("Add", near, g.const(far, "int64")), axis=0)
 
 
-OPS = (Sinusoidal, Rope, AlibiSlopes, Alibi, RelativeBucket)
+OPS = (Sinusoidal, AlibiSlopes, Alibi, RelativeBucket)

@@ -9,6 +9,7 @@ from . import (
     contraction,
     convolution,
     elementwise,
+    frequencies,
     indexing,
     layout,
     linear,
@@ -17,13 +18,15 @@ from . import (
     positions,
     recurrent,
     reductions,
+    rope,
     values,
 )
 from .base import Op
 
 FAMILIES: tuple[tuple[type[Op], ...], ...] = (
     values.OPS, linear.OPS, contraction.OPS, elementwise.OPS, activations.OPS, masks.OPS, reductions.OPS, norms.OPS,
-    attention.OPS, layout.OPS, indexing.OPS, positions.OPS, convolution.OPS, recurrent.OPS, cells.OPS,
+    attention.OPS, layout.OPS, indexing.OPS, positions.OPS, frequencies.OPS, rope.OPS, convolution.OPS,
+    recurrent.OPS, cells.OPS,
 )
 
 OPS: dict[str, type[Op]] = {op.name: op for family in FAMILIES for op in family}

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from nnspec.ops.positions import Alibi, AlibiSlopes, RelativeBucket, Rope, Sinusoidal
+from nnspec.ops.positions import Alibi, AlibiSlopes, RelativeBucket, Sinusoidal
 from support import check_op, fault, run_onnx, run_torch
 
 rng = np.random.default_rng(6)
@@ -59,65 +59,6 @@ def test_sinusoidal_refuses_odd_widths():
     assert fault(Sinusoidal(width=0), {"in": positions}).attribute == "width"
     assert fault(Sinusoidal(width=4, base=0.0), {"in": positions}).attribute == "base"
     assert fault(Sinusoidal(width=4), {"in": floats(2, 5)}).code == "dtype-mismatch"
-
-
-def turned(x, positions, layout, width, frequencies):
-    """Every pair of every token as a complex number."""
-    out = x.astype(np.float64).copy()
-    half = width // 2
-    for i in range(half):
-        a, b = (i, i + half) if layout == "halves" else (2 * i, 2 * i + 1)
-        spin = np.exp(1j * np.broadcast_to(positions, x.shape[:1] + x.shape[2:3])[:, None] * frequencies[i])
-        pair = (x[..., a] + 1j * x[..., b]) * spin
-        out[..., a], out[..., b] = pair.real, pair.imag
-    return out.astype(np.float32)
-
-
-ROPES = [(layout, width, positions, given) for layout in ("halves", "interleaved") for width in (None, 4)
-         for positions in ("BS", "S") for given in (False, True)]
-
-
-@pytest.mark.parametrize(("layout", "width", "positions", "given"), ROPES)
-def test_rope_turns_pairs(layout, width, positions, given):
-    x, n = floats(2, 3, 5, 8), width or 8
-    where = rng.integers(0, 40, (2, 5) if positions == "BS" else (5,))
-    geometric = np.array([500.0 ** (-2 * i / n) for i in range(n // 2)])
-    frequencies = rng.uniform(0.01, 1, n // 2).astype(np.float32) if given else geometric
-    arrays = {"in": x, "positions": where, "frequencies": frequencies if given else None}
-    want = turned(x, where, layout, n, frequencies)
-    op = Rope(theta=500.0, layout=layout, width=width)
-    for dims in (None, {"in": ("B", 3, "S", 8), "positions": tuple(positions)}):
-        check_op(op, arrays, {"out": want}, dims=dims, rtol=1e-4, atol=2e-5)
-        plain = run_onnx(op, arrays, dims, form="decomposed")["out"]
-        np.testing.assert_allclose(plain, want, rtol=1e-4, atol=2e-5)
-
-
-@pytest.mark.parametrize(("layout", "want"), [("halves", [-1.984111, 1.959901, 2.462378, 4.019800]),
-                                              ("interleaved", [-1.142640, 1.922076, 2.959851, 4.029800])])
-def test_rope_of_a_known_query(layout, want):
-    x = np.array([1, 2, 3, 4], np.float32).reshape(1, 1, 1, 4)
-    want = np.array(want, np.float32).reshape(1, 1, 1, 4)
-    check_op(Rope(layout=layout), {"in": x, "positions": np.array([1])}, {"out": want})
-
-
-def test_rope_fused_and_decomposed_in_half_precision():
-    x, where = floats(2, 3, 5, 16), rng.integers(0, 3000, (2, 5))
-    want = turned(x, where, "halves", 16, np.array([10000.0 ** (-i / 8) for i in range(8)]))
-    for form in ("RotaryEmbedding", "decomposed"):
-        half = run_onnx(Rope(), {"in": x, "positions": where}, dtype="float16", form=form)["out"]
-        assert half.dtype == np.float16
-        np.testing.assert_allclose(half, want, atol=1e-2)       # angles in float16 would be off by more than 1
-
-
-def test_rope_refuses_what_does_not_fit():
-    x, where = floats(2, 3, 5, 8), rng.integers(0, 9, (2, 5))
-    assert fault(Rope(width=3), {"in": x, "positions": where}).attribute == "width"
-    assert fault(Rope(width=10), {"in": x, "positions": where}).attribute == "width"
-    assert fault(Rope(), {"in": x[..., :7], "positions": where}).attribute == "width"
-    assert fault(Rope(theta=-1.0), {"in": x, "positions": where}).attribute == "theta"
-    assert fault(Rope(), {"in": x, "positions": where[:1]}).code == "shape-mismatch"
-    assert fault(Rope(), {"in": x, "positions": where, "frequencies": floats(3)}).code == "shape-mismatch"
-    assert fault(Rope(), {"in": x, "positions": where}, {"in": (2, 3, 5, "D")}).code == "shape-mismatch"
 
 
 SLOPES = {8: [2.0 ** -i for i in range(1, 9)], 1: [2.0 ** -8], 6: [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125],
