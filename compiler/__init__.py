@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .lang.diagnostic import Diagnostic, Diagnostics
-    from .model import Model, load
+    from .model import Model, import_checkpoint, load
 
 __version__ = "0.1.0"
-__all__ = ["Diagnostic", "Diagnostics", "Model", "__version__", "load", "runtime"]
+__all__ = ["Diagnostic", "Diagnostics", "Model", "__version__", "import_checkpoint", "load", "runtime"]
 
-_HOMES = {"Diagnostic": ".lang.diagnostic", "Diagnostics": ".lang.diagnostic", "Model": ".model", "load": ".model", "runtime": None}
+_HOMES = {"Diagnostic": ".lang.diagnostic", "Diagnostics": ".lang.diagnostic", "Model": ".model", "load": ".model",
+          "import_checkpoint": ".model", "runtime": None}
 
 
 def __getattr__(name: str) -> Any:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from .checkpoint import Foreign
     from .expect import Expectation
+    from .export_weights import Written
     from .runtime.manifest import Manifest
 
 
@@ -99,12 +100,13 @@ class Model:
         """Copy a weight file into a module of this model, tensor by tensor."""
         import torch
 
+        from .printing import progress
         from .weights import open_weights
         state = module.state_dict()
         with open_weights(path) as file:
             loader = self.loader(file)
             with torch.no_grad():
-                for name in loader.paths():
+                for name in progress(loader.paths(), "loading"):
                     state[name].copy_(torch.from_numpy(loader(name)))
 
     def export(self, folder: str | Path, weights: str | Path | torch.nn.Module | None = None, init: int | None = None,
@@ -120,6 +122,16 @@ class Model:
         """
         from .export import export
         return export(self, Path(folder), weights, init, target, dtype, certify, frozenset(without), require_fused, prove, no_weights)
+
+    def export_weights(self, given: str | Path | torch.nn.Module, path: str | Path, dtype: str | None = None, prefix: str = "") -> Written:
+        """Write parameters as safetensors under the foreign names of the spec's `checkpoint:`, its rules backwards.
+
+        `given` is a weight file, or a module of this model. A dtype that is not given is kept. Of several names of one tensor the first is
+        written, each behind `prefix`. Raises Diagnostics (`cannot-write`, `bad-weights`, `checkpoint-mismatch`); a failure leaves `path`
+        as it was.
+        """
+        from .export_weights import export_weights
+        return export_weights(self, given, Path(path), dtype, prefix)
 
     @property
     def spec_text(self) -> str:
@@ -142,12 +154,27 @@ class Model:
         return found
 
 
-def load(path: str | Path, sizes: Mapping[str, Any] | None = None) -> Model:
-    """Compile a spec: a file, or the name of a model in the library. `sizes` override those of the spec.
+def load(path: str | Path, sizes: Mapping[str, Any] | None = None, family: str | Path | None = None) -> Model:
+    """Compile a spec: a file, the name of a model in the library, or a folder with the config.json of a checkpoint made elsewhere.
 
-    Raises Diagnostics with everything that is wrong, each with file, line and a hint.
+    `sizes` override those of the spec; `family` is the spec that a folder's config is read by, by default the library's for its
+    model_type. Raises Diagnostics with everything that is wrong, each with file, line and a hint.
     """
-    return Model(front(path, {k: _written(v) for k, v in (sizes or {}).items()}))
+    return Model(front(path, {k: _written(v) for k, v in (sizes or {}).items()}, family))
+
+
+def import_checkpoint(folder: str | Path, family: str | Path | None = None, output: str | Path | None = None) -> str:
+    """The spec of the checkpoint in a folder with a config.json, as text: that of its family with the config's sizes and choices.
+
+    `output` is the file that it is meant for, which gives the model its name and says where the family's own files are from there.
+    Raises Diagnostics (`bad-config`, `unknown-family`, `unknown-config-key`, `unsupported-config`, ...) with everything wrong.
+    """
+    from .foreign.spec import spec_text
+    target = Path(output) if output is not None else Path(f"{Path(folder).resolve().name}.yaml")
+    compiled = front(folder, family=family, name=target.stem)
+    if compiled.foreign is None:
+        raise Diagnostics([diagnostic("bad-path", f"`{folder}` is no folder with a config.json")])
+    return spec_text(*compiled.foreign, compiled.spec.source, target)
 
 
 def _written(value: Any) -> str:

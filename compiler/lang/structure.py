@@ -111,15 +111,42 @@ def _node() -> Schema:
     }
 
 
+def _checkpoint() -> dict[str, Schema]:
+    names = {"type": ["array", "string"], "items": TEXT}
+    checkpoint = {
+        "model_type": names | {"description": "`model_type` of the configs that this spec is the family of."},
+        "config": ref("config"),
+        "tensors": {"description": "Foreign tensor of each parameter path; of a list, those that the file holds.", "type": "object"},
+        "ignore": names | {"description": "Foreign tensors that we have no use for; `{i}` is a number, `*` any text."},
+        "prefix": names | {"description": "What foreign names may start with, such as `model.`."}}
+    return {
+        "checkpoint": {"description": "A family of checkpoints made elsewhere."} | record("`checkpoint`", checkpoint),
+        "config": {"description": "Every key of a foreign config.json, and what it means here.", "type": "object",
+                   "properties": {"ignore": names | {"description": "Keys that change nothing."}},
+                   "additionalProperties": ref("config_key")},
+        "config_key": {"description": "`size:`, `choose:`, `require:`, or `pattern:`."} | record("a key of `config`", {
+            "size": TEXT | {"description": "The size that its value becomes."},
+            "default": {"description": "Its value when it is absent or null: an expression over sizes, or one of the choices.",
+                        "type": [*SCALARS, "array"], "items": TEXT},
+            "choose": {"description": "What each value changes.", "type": "object", "minProperties": 1,
+                       "additionalProperties": ref("change")},
+            "require": {"description": "The values that are supported, or expressions over sizes.",
+                        "type": [*SCALARS, "array", "null"], "items": {"type": [*SCALARS, "null"]}},
+            "pattern": TEXT | {"description": "The repeated node whose copies a list names the kinds of."},
+            "items": {"description": "The changes of each kind of copy.", "type": "object", "minProperties": 1,
+                      "additionalProperties": ref("override")}}),
+        "change": record("a choice", {
+            "set": {"description": "New values at paths.", "type": "object"},
+            "add": {"description": "New keys at paths.", "type": "object"},
+            "remove": names | {"description": "Paths to leave out."},
+            "config": ref("config")}),
+    }
+
+
 def definitions() -> dict[str, Schema]:
     """The `$defs` by name. `model` and `library` are whole files after composition."""
     is_node = {"type": "object"} | one_of_required((*TARGETS, "scan"))
     name = {"title": "a name", "type": "string", "pattern": r"^[a-z][a-z0-9_]*$(?!\n)"}
-    checkpoint = {"tensors": {"description": "Foreign tensor of each parameter path.", "type": "object"},
-                  "ignore": {"description": "Foreign tensors that we have no use for.", "type": ["array", "string"],
-                             "items": TEXT},
-                  "prefix": {"description": "What foreign names may start with, such as `model.`.", "type": ["array", "string"],
-                             "items": TEXT}}
     return {
         "model": record("a spec", _file(), ("graph", "outputs")),
         "library": record("a block file", _file(), ("blocks",)),
@@ -145,8 +172,7 @@ def definitions() -> dict[str, Schema]:
         "type": {"description": "`float`, `int64` or `bool` and a shape: `optional float[B, S, width]`.", "type": "string"},
         "setting": {"type": "string"},
         "slot": {"type": "string"},
-        "checkpoint": {"description": "A family of checkpoints made elsewhere."} | record("`checkpoint`", checkpoint),
         "name": name | {"not": {"enum": ["i", "in"]}},          # an input's default name and the number of a copy
         "key": name | {"not": {"enum": sorted({*RESERVED, "in", "i"})}},
         "port": name | {"not": {"enum": sorted({*RESERVED, "i"})}},
-    }
+    } | _checkpoint()

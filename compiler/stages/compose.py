@@ -124,7 +124,7 @@ class _Composer:
         for what in CHANGES:
             for path, value in self.listed(tree, what):
                 with self.sink.catch():
-                    whole = _change(whole, what, path, value, base)
+                    whole = change(whole, what, path, value, base)
         return whole
 
     def listed(self, tree: Mapping, what: str) -> list[tuple[Scalar, Tree]]:
@@ -231,16 +231,16 @@ def _last_first(item: tuple[Scalar, Tree]) -> list[tuple[int, str]]:
     return [(int(p) if p.isdecimal() else -1, p) for p in item[0].text.split(".")]
 
 
-def _change(whole: Mapping, what: str, path: Scalar, value: Tree, base: Scalar) -> Mapping:
-    """`whole` after one change. Raises `Fault` `unknown-path` or `path-exists`."""
-    steps, left, holder, above = _walk(whole, path.text)
+def change(whole: Mapping, what: str, path: Scalar, value: Tree, base: Scalar | None = None) -> Mapping:
+    """`whole` after one change; `base` is where it is named. Raises `Fault` `unknown-path` or `path-exists`."""
+    steps, left, holder, above = walk(whole, path.text)
     at = len(path.text) - len(left)
     span = path.span.part(at + path.quoted, len(path.text) + path.quoted)
     if what == "add" and not left:
         old = holder.entry(steps[-1]) if isinstance(holder, Mapping) else None
         raise fault("path-exists", f"`{path.text}` is there already", path.span, Label(old.key.span, "here") if old else None,
                     help="change it with `set:`")
-    new = what == "add" and _last(holder, left)
+    new = what == "add" and _last(holder, left, dotted=steps == ["checkpoint", "tensors"])
     if left and not new:
         raise _unknown_path(what, path, left, holder, above or base)
     if new:
@@ -248,7 +248,7 @@ def _change(whole: Mapping, what: str, path: Scalar, value: Tree, base: Scalar) 
     return _edit(whole, tuple(steps), lambda old: None if what == "remove" else value)
 
 
-def _walk(whole: Mapping, path: str) -> tuple[list[str], str, Tree, Scalar | None]:
+def walk(whole: Mapping, path: str) -> tuple[list[str], str, Tree, Scalar | None]:
     """Follow `a.b.c` as far as it goes: the keys found, the rest of the path, the tree that the last key (or the rest) is
     looked up in, and the key of that tree. A key may hold dots itself."""
     steps: list[str] = []
@@ -278,19 +278,20 @@ def _child(tree: Tree, key: str) -> Tree | None:
     return None
 
 
-def _last(holder: Tree, left: str) -> bool:
-    """Whether `left` may be a new key of `holder`: one key, or the number after the last item of a list."""
+def _last(holder: Tree, left: str, dotted: bool) -> bool:
+    """Whether `left` may be a new key of `holder`: one key, or the number after the last item of a list; dots where keys have them."""
     if isinstance(holder, Sequence):
         return left == str(len(holder))
-    return isinstance(holder, Mapping) and "." not in left
+    return isinstance(holder, Mapping) and (dotted or "." not in left)
 
 
-def _unknown_path(what: str, path: Scalar, left: str, holder: Tree, above: Scalar) -> Fault:
+def _unknown_path(what: str, path: Scalar, left: str, holder: Tree, above: Scalar | None) -> Fault:
     at, word = len(path.text) - len(left), left.partition(".")[0]
     done = path.text[:at].rstrip(".")
     span = path.span.part(at + path.quoted, at + len(word) + path.quoted)
     known = holder.keys() if isinstance(holder, Mapping) else []
-    where = Label(above.span, f"`{done}` is written here" if done else "the base is named here")
+    where = Label(above.span, f"`{done}` is written here" if done else "the base is named here") if above else None
+    whole = "the base" if above else "the spec"
     if isinstance(holder, Scalar):
         return fault("unknown-path", f"`{done}` is one value and has no keys", span, where,
                      help=f"set the whole of it: `{done}: {{...}}`")
@@ -303,7 +304,7 @@ def _unknown_path(what: str, path: Scalar, left: str, holder: Tree, above: Scala
         helps = (helps[0].replace("`", f"`{prefix}", 1),)
     elif what == "set" and "." not in left:
         helps = (*helps, f"a new key goes under `add:`: `add: {{{path.text}: ...}}`")
-    return fault("unknown-path", f"{f'`{done}`' if done else 'the base'} has no `{word}`", span, where, help=helps)
+    return fault("unknown-path", f"{f'`{done}`' if done else whole} has no `{word}`", span, where, help=helps)
 
 
 def _edit(tree: Tree, steps: tuple[str, ...], change: Callable[[Tree | None], Tree | None], key: Scalar | None = None) -> Mapping:

@@ -1,0 +1,235 @@
+"""config.json against the section of its family: `Section, Tree -> [Change]`, or everything that the family does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+
+from ..lang.diagnostic import Label, Sink, fault, nearest, suggest
+from ..lang.tree import Mapping, Scalar, Sequence, Tree, kind
+from .patterns import cycle
+from .section import Change, Choice, Key, Later, Section, number, same, words
+
+UNKNOWN = "unknown-config-key"
+UNSUPPORTED = "unsupported-config"
+MISSING = "missing-config-key"
+BAD = "bad-config"
+
+
+def match_config(section: Section, config: Mapping, harmless: Iterable[str], sink: Sink) -> Matched:
+    """The changes that a config makes to the spec of its family; what the family does not know goes to `sink`.
+
+    `harmless` are keys that no model reads when it computes.
+    """
+    matcher = Matched(config, sink)
+    matcher.section(section)
+    unknown(section, config, {*harmless, *matcher.covered}, sink)
+    sink.check()
+    return matcher
+
+
+@dataclass
+class Matched:
+    """What a config says, as changes of the spec."""
+
+    config: Mapping
+    sink: Sink
+    changes: list[Change] = dataclass_field(default_factory=list)
+    covered: set[str] = dataclass_field(default_factory=set)
+    later: list[Later] = dataclass_field(default_factory=list)
+
+    def section(self, section: Section) -> None:
+        self.covered.update(section.names())
+        for key in section.keys:
+            with self.sink.catch():
+                self.key(key, section)
+
+    def key(self, key: Key, section: Section) -> None:
+        found = self.find(key)
+        if key.require:
+            self.required(key, found, section)
+        elif key.pattern is not None:
+            self.pattern(key, found)
+        else:
+            self.valued(key, found)
+
+    def find(self, key: Key) -> tuple[str, Tree] | None:
+        """The spelling that the config has, and its value; null counts as absent, unless the key chooses by it."""
+        there = [(name, tree) for name in key.spellings if (tree := lookup(self.config, name)) is not None]
+        said = [(name, tree) for name, tree in there if not null(tree)]
+        for name, tree in said[1:]:
+            if not equal(tree, said[0][1]):
+                raise fault(BAD, f"`{said[0][0]}` and `{name}` are two spellings of one key, and differ", tree.span,
+                            Label(said[0][1].span, "the other"), help="delete the one that is not meant")
+        return said[0] if said else there[0] if there and key.choice("null") else None
+
+    def valued(self, key: Key, found: tuple[str, Tree] | None) -> None:
+        name, tree = found or (key.spellings[0], key.default)
+        null_choice = key.choice("null")
+        if tree is None and null_choice is not None:
+            return self.choose(null_choice)
+        if tree is None:
+            raise fault(MISSING, f"the config has no `{key.name.text}`, and the family has no default for it", self.config.span.part(0, 1),
+                        Label(key.name.span, "the family names it here"),
+                        help="add it to config.json with the value that the weights were trained with")
+        value = single(tree)
+        choice = key.choice(value.text) if value is not None else None
+        if choice is not None:
+            return self.choose(choice)
+        if key.size is None:
+            raise self.unsupported(key, name, tree)
+        return self.size(key, key.size, name, tree, found is not None)
+
+    def choose(self, choice: Choice) -> None:
+        self.changes += choice.changes
+        if choice.config is not None:
+            self.section(choice.config)
+
+    def size(self, key: Key, size: Scalar, name: str, tree: Tree, given: bool) -> None:
+        value = tree
+        if given:
+            number_text = numeric(tree)
+            if number_text is None:
+                raise fault(UNSUPPORTED, f"`{name}` is {shown(tree)}, and a number was expected", tree.span,
+                            Label(key.name.span, f"it is the size `{size.text}`"),
+                            help=suggest_values(key) if key.choose else ())
+            value = number_text
+        path = Scalar(f"sizes.{size.text}", size.span)
+        self.changes.append(Change("set", path, value))
+
+    def required(self, key: Key, found: tuple[str, Tree] | None, section: Section) -> None:
+        if found is None:
+            return
+        value = single(found[1])
+        if value is None or not any(same(value.text, r.text) for r in key.require):
+            formulas = [r for r in key.require if not words(r.text, section.sizes)]
+            if value is None or number(value.text) is None or not formulas:
+                raise self.unsupported(key, *found)
+            self.later.append(Later(f"`{found[0]}` is {value.text}", float(value.text), tuple(formulas), value.span))
+
+    def pattern(self, key: Key, found: tuple[str, Tree] | None) -> None:
+        assert key.pattern is not None
+        tree = found[1] if found else key.default
+        if tree is None:
+            raise fault(MISSING, f"the config has no `{key.name.text}`, and the family has no default for it", self.config.span.part(0, 1),
+                        Label(key.name.span, "the family names it here"))
+        listed = tree.items if isinstance(tree, Sequence) else (tree,)
+        items = dict((word.text, item) for word, item in key.items)
+        for word in listed:
+            if not isinstance(word, Scalar) or word.text not in items:
+                near = suggest(word.text, items, "kinds") if isinstance(word, Scalar) else ()
+                self.sink.add(fault(UNSUPPORTED, f"the family has no `{shown(word)}` in `{key.name.text}`", word.span,
+                                    Label(key.name.span, "the kinds that it has"), help=near).diagnostic)
+                return
+        path = key.pattern.text if key.pattern.text.startswith(("graph.", "blocks.")) else f"graph.{key.pattern.text}"
+        made = cycle([items[w.text] for w in listed if isinstance(w, Scalar)], tree.span)
+        layers = len(listed) if found and isinstance(tree, Sequence) else 0
+        self.changes.append(Change("pattern", Scalar(path, key.pattern.span), made, layers))
+
+    def unsupported(self, key: Key, name: str, tree: Tree) -> Exception:
+        known = [c.value.text for c in key.choose] or [r.text for r in key.require]
+        values = ", ".join(f"`{k}`" for k in known)
+        value = single(tree)
+        near = nearest(value.text, known) if value else None
+        text = value.text if value else "..."
+        return fault(UNSUPPORTED, f"`{name}` is {shown(tree)}, which the family does not support", tree.span,
+                     Label(key.name.span, f"it knows {values}"),
+                     help=[*([f"did you mean `{near}`?"] if near and near != text else []),
+                           *([f"a family may add it: `choose: {{{text}: {{set: {{PATH: VALUE}}}}}}`"] if key.choose else [])])
+
+
+def suggest_values(key: Key) -> tuple[str, ...]:
+    return (f"or one of {', '.join(c.value.text for c in key.choose)}",)
+
+
+def unknown(section: Section, config: Mapping, covered: set[str], sink: Sink) -> None:
+    """Report every key of the config that nothing names."""
+    deep = dict(section.deep())
+    for name, key, value in leaves(config, covered):
+        if name in deep and deep[name] is not None:
+            owner, choice = deep[name]                                                    # type: ignore[misc]
+            sink.add(fault(UNKNOWN, f"`{name}` has a meaning only where `{owner.name.text}` is `{choice.value.text}`", key.span,
+                           Label(choice.value.span, "named in this choice"), help=f"delete `{name}` from the config").diagnostic)
+            continue
+        near = nearest(name, deep)
+        helps = [*([f"did you mean `{near}`?"] if near else []),
+                 f"where it changes nothing, add it to the family: `config: {{ignore: [{name}]}}`",
+                 f"where only one value is supported: `{name}: {{require: {_short(value)}}}`"]
+        sink.add(fault(UNKNOWN, f"the family does not know the config key `{name}`", key.span, help=helps).diagnostic)
+
+
+def leaves(tree: Mapping, covered: set[str], above: str = "") -> Iterator[tuple[str, Scalar, Tree]]:
+    """The dotted name, key and value of everything that is not null and that no covered name holds."""
+    for e in tree:
+        name = above + e.key.text
+        if name in covered or null(e.value):
+            continue
+        inside = f"{name}."
+        if isinstance(e.value, Mapping) and any(c.startswith(inside) for c in covered):
+            yield from leaves(e.value, covered, inside)
+        else:
+            yield name, e.key, e.value
+
+
+def lookup(config: Mapping, name: str) -> Tree | None:
+    """The value at a dotted name."""
+    tree: Tree | None = config
+    for part in name.split("."):
+        tree = tree.get(part) if isinstance(tree, Mapping) else None
+    return tree
+
+
+def null(tree: Tree) -> bool:
+    return isinstance(tree, Scalar) and tree.text == "null" and not tree.quoted
+
+
+def single(tree: Tree) -> Scalar | None:
+    """A value as one scalar: a list of one counts as its element."""
+    if isinstance(tree, Sequence) and len(tree) == 1:
+        tree = tree.items[0]
+    return tree if isinstance(tree, Scalar) else None
+
+
+def numeric(tree: Tree) -> Tree | None:
+    """A number, or a list of numbers, as a spec writes it."""
+    if isinstance(tree, Sequence):
+        parts = [p for x in tree if (p := numeric(x)) is not None]
+        return Sequence(tuple(parts), tree.span, True) if parts and len(parts) == len(tree) else None
+    if not isinstance(tree, Scalar) or tree.quoted or number(tree.text) is None:
+        return None
+    return Scalar(tidy(tree.text), tree.span)
+
+
+def tidy(text: str) -> str:
+    """The number in its shortest form: `1e-05` is 1e-5, `500000.0` is 5e5, `0.10` is 0.1."""
+    if text.lstrip("-").isdigit():
+        return text
+    value = float(text)
+    digits, _, power = f"{value!r}".partition("e")
+    if not power and value.is_integer() and abs(value) < 1e16:
+        whole = str(int(value))
+        zeros = len(whole) - len(whole.rstrip("0"))
+        return f"{whole[:-zeros]}e{zeros}" if zeros > 2 and len(whole) - zeros == 1 else whole if zeros < 3 else f"{int(value)}"
+    return digits.removesuffix(".0") + (f"e{int(power)}" if power else "")
+
+
+def equal(a: Tree, b: Tree) -> bool:
+    if isinstance(a, Scalar) and isinstance(b, Scalar):
+        return same(a.text, b.text)
+    if isinstance(a, Sequence) and isinstance(b, Sequence):
+        return len(a) == len(b) and all(map(equal, a, b))
+    return (isinstance(a, Mapping) and isinstance(b, Mapping) and a.keys() == b.keys()
+            and all(equal(e.value, b.get(e.key.text) or e.value) for e in a))
+
+
+def shown(tree: Tree) -> str:
+    """A value in a message."""
+    value = single(tree)
+    return f"`{_short(value)}`" if value is not None else kind(tree)
+
+
+def _short(tree: Tree) -> str:
+    text = tree.text if isinstance(tree, Scalar) else "..."
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
