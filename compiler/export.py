@@ -32,7 +32,8 @@ LARGEST = 3_000_000_000            # parameters above which no PyTorch module is
 
 
 def export(model: Model, folder: Path, weights: Any, init: int | None, target: str, dtype: str, certificate: str,
-           without: frozenset[str], require_fused: bool = False, prove: bool = False, no_weights: bool = False) -> Manifest:
+           without: frozenset[str], require_fused: bool = False, prove: bool = False, no_weights: bool = False,
+           typical: Mapping[str, int] | None = None) -> Manifest:
     """See `Model.export`."""
     _check_weights(weights, init, no_weights, prove)
     if dtype == "bfloat16" and target != "ort-cuda":
@@ -40,7 +41,7 @@ def export(model: Model, folder: Path, weights: Any, init: int | None, target: s
                                       help="add `--target ort-cuda`, or export float32 or float16")])
     if prove:
         _check_provable(target)
-    emitted = emit(model.lowered, target, dtype, without, model.spec_text)
+    emitted = emit(model.lowered, target, dtype, without, model.spec_text, typical)
     if short := unmet([*model.contract, *([REQUIRE_FUSED] if require_fused else [])], emitted.sites, model.lowered, target):
         raise CheckFailed(short)
     if no_weights:
@@ -54,10 +55,10 @@ def export(model: Model, folder: Path, weights: Any, init: int | None, target: s
             if certificate == "none":
                 return {"status": "none"}
             if large:
-                found = _twin(twin(model.lowered), None, target, twin_dtype, without, full)
+                found = _twin(twin(model.lowered), None, target, twin_dtype, without, full, typical)
                 return found | {"note": "certified on a twin with one copy of each distinct layer and random weights"}
             if dtype == "bfloat16":
-                found = _twin(model.lowered, module, target, twin_dtype, without, full)
+                found = _twin(model.lowered, module, target, twin_dtype, without, full, typical)
                 return found | {"note": "certified on its float32 twin: bfloat16 runs on CUDA only"}
             return certify(folder, module, _arguments(model.lowered), dtype, full)
         return write(emitted, folder, tensors, lambda at: {"certificate": check(at), "proof": _proof(at) if prove else None})
@@ -109,12 +110,12 @@ def _weights(model: Model, weights: Any, init: int | None, module_needed: bool, 
         from .weights import open_weights
         loader = model.loader(stack.enter_context(open_weights(file)))
         return None, lambda path: loader(path, whole=False)
-    module = model.module(seed=init, weights=file) if weights is None or file is not None else _given(model, weights)
+    module = model.module(seed=init, weights=file) if weights is None or file is not None else given_module(model, weights)
     reader = _reader(module)
     return (_plain(module) if module_needed else module), reader
 
 
-def _given(model: Model, weights: Any) -> Any:
+def given_module(model: Model, weights: Any) -> Any:
     """A caller's module, out of `torch.compile`'s wrapping. Raises Diagnostics when it is not a module of this model."""
     import torch
     if not isinstance(weights, torch.nn.Module):
@@ -148,20 +149,21 @@ def _plain(module: Any) -> Any:
 
 def _reader(module: Any) -> Any:
     state = module.state_dict()
-    return lambda path: _array(state[path])
+    return lambda path: read_tensor(state[path])
 
 
-def _array(tensor: Any) -> Any:
+def read_tensor(tensor: Any) -> Any:
     import torch
     tensor = tensor.detach().cpu()
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
-def _twin(graph: Graph, module: Any, target: str, dtype: str, without: frozenset[str], full: bool) -> dict[str, Any]:
+def _twin(graph: Graph, module: Any, target: str, dtype: str, without: frozenset[str], full: bool,
+          typical: Mapping[str, int] | None) -> dict[str, Any]:
     """Certify another graph, in another dtype or with random weights, in a folder of its own."""
     if module is None:
         from .backends.torch import build
         module = build(graph, seed=0)
     with tempfile.TemporaryDirectory() as scratch:
-        write(emit(graph, target, dtype, without), Path(scratch), _reader(module))
+        write(emit(graph, target, dtype, without, typical=typical), Path(scratch), _reader(module))
         return certify(Path(scratch), module, _arguments(graph), dtype, full)

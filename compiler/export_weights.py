@@ -1,0 +1,194 @@
+"""Our parameters back under foreign names: the rules of `checkpoint:` backwards, one tensor in memory at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .checkpoint import Foreign, Source, sources
+from .files import replacing
+from .ir.parameters import state_shapes
+from .lang.diagnostic import Diagnostics, Sink, diagnostic
+from .printing import progress
+from .runtime.convert import Unfit, convert
+from .weight_file import Deferred
+
+if TYPE_CHECKING:
+    from .model import Model
+
+# https://github.com/huggingface/safetensors, "Format"
+NAMES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+CHUNK = 1 << 22                                  # numbers converted at a time
+
+Read = Callable[[str], "np.ndarray | Deferred"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A tensor to write: the parameters that it is made of, in order; `copies` are others that must give the same one."""
+
+    name: str
+    source: Source
+    paths: tuple[str, ...]
+    dtype: str
+    copies: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def size(self) -> int:
+        return prod(self.source.shape) * WIDTHS[self.dtype]
+
+
+@dataclass(frozen=True)
+class Written:
+    """What `export_weights` wrote."""
+
+    path: Path
+    tensors: int
+    bytes: int
+
+
+def export_weights(model: Model, given: Any, path: Path, dtype: str | None, prefix: str) -> Written:
+    """See `Model.export_weights`."""
+    if path.suffix != ".safetensors":
+        raise Diagnostics([diagnostic("cannot-write", f"weights are written as safetensors, and `{path}` has another ending",
+                                      help="give a name that ends in .safetensors")])
+    if dtype is not None and dtype not in WIDTHS:
+        raise Diagnostics([diagnostic("bad-command", f"there is no dtype `{dtype}` for weights", help=f"one of {', '.join(WIDTHS)}")])
+    with ExitStack() as stack:
+        read, dtypes = _reader(model, given, stack)
+        targets = _targets(model, dtypes if dtype is None else dict.fromkeys(dtypes, dtype), prefix)
+        header, size = _header(targets)
+        with replacing(path) as file:
+            file.write(header)
+            for target in progress(targets, "writing"):
+                for piece in _bytes(target, read, model):
+                    file.write(piece)
+    return Written(path, len(targets), len(header) + size)
+
+
+def _reader(model: Model, given: Any, stack: ExitStack) -> tuple[Read, dict[str, str]]:
+    """A function from a path of ours to its array, bfloat16 as float32, and the dtypes by path."""
+    if isinstance(given, str | os.PathLike):
+        from .weights import open_weights
+        file = stack.enter_context(open_weights(given))
+        loader = model.loader(file)
+        return lambda path: loader(path, whole=False), {path: file.dtype(name) for path, name in loader.names.items()}
+    from .export import given_module, read_tensor
+    state = given_module(model, given).state_dict()
+    kinds = {path: str(state[path].dtype).removeprefix("torch.") for path in state_shapes(model.graph)}
+    return lambda path: read_tensor(state[path]), kinds
+
+
+def _targets(model: Model, dtypes: Mapping[str, str], prefix: str) -> list[Target]:
+    """The tensors to write, those of the widest dtype first so that each lies at a multiple of its width."""
+    foreign: Foreign = model.foreign
+    sink = Sink()
+    made = sources(foreign.rules, state_shapes(model.graph), sink, idle="warning")
+    sink.check()
+    groups: dict[str, dict[tuple[int, int], list[tuple[str, Source]]]] = {}
+    for path, source in made.items():
+        rule = (id(source.rule), source.part)
+        groups.setdefault(source.names[0], {}).setdefault(rule, []).append((path, source))
+    targets = [_target(name, parts, dtypes, prefix, sink) for name, parts in groups.items()]
+    sink.check()
+    return sorted((t for t in targets if t), key=lambda t: -WIDTHS[t.dtype])
+
+
+def _target(name: str, parts: Mapping[tuple[int, int], list[tuple[str, Source]]], dtypes: Mapping[str, str], prefix: str,
+            sink: Sink) -> Target | None:
+    """Parameters of one rule make the tensor; those of other rules, which read the same one, must give it again."""
+    ways: list[tuple[tuple[str, ...], Source]] = []
+    for rule in dict.fromkeys(rule for rule, _ in parts):
+        held = {part: found for (r, part), found in parts.items() if r == rule}
+        source = next(iter(held.values()))[0][1]
+        if source.rule and (lost := [p for k, p in enumerate(source.rule.paths) if k not in held and source.parts > 1]):
+            sink.add(diagnostic("bad-checkpoint", f"`{name}` cannot be written: it holds `{lost[0]}` too, which the model has not",
+                                source.rule.key.span, help="give the rule's other parameters tensors of their own"))
+            return None
+        ways += [(tuple(p for p, _ in row), source) for row in zip(*(held[k] for k in sorted(held)), strict=True)]
+    paths, source = ways[0]
+    kinds = {dtypes[p] for p in paths}
+    dtype = kinds.pop() if len(kinds) == 1 else "float64" if "float64" in kinds else "float32"
+    return Target(prefix + name, source, paths, dtype, tuple(other for other, _ in ways[1:]))
+
+
+def _header(targets: Sequence[Target]) -> tuple[bytes, int]:
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for t in targets:
+        header[t.name] = {"dtype": NAMES[t.dtype], "shape": list(t.source.shape), "data_offsets": [at, at + t.size]}
+        at += t.size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, at
+
+
+def _bytes(target: Target, read: Read, model: Model) -> Iterator[memoryview]:
+    """The numbers in C order and their dtype, some at a time; tensors whose numbers are moved are made whole."""
+    for other in target.copies:
+        _check_same(target, other, read)
+    if target.source.start is not None:
+        for path in target.paths:
+            for piece in _pieces(read(path)):
+                yield _converted(piece, target, path)
+        return
+    for piece in _pieces(target.source.back(_stacked(target.paths, read))):
+        yield _converted(piece, target, target.paths[0])
+
+
+def _stacked(paths: Sequence[str], read: Read) -> np.ndarray:
+    """The parameters on a new first axis, in the widest of their dtypes."""
+    first = np.asarray(read(paths[0]))
+    if len(paths) == 1:
+        return first[None]
+    made = np.empty((len(paths), *first.shape), first.dtype)
+    for k, path in enumerate(paths):
+        array = first if k == 0 else np.asarray(read(path))
+        if np.promote_types(made.dtype, array.dtype) != made.dtype:
+            made = made.astype(np.promote_types(made.dtype, array.dtype))
+        made[k] = array
+    return made
+
+
+def _check_same(target: Target, other: tuple[str, ...], read: Read) -> None:
+    for a, b in zip(target.paths, other, strict=True):
+        pairs = zip(_pieces(read(a)), _pieces(read(b)), strict=True)
+        if not all(np.array_equal(x.view(np.uint8), y.view(np.uint8)) for x, y in pairs):
+            raise Diagnostics([diagnostic("checkpoint-mismatch", f"`{a}` and `{b}` would be one tensor `{target.name}`, and they differ",
+                                          target.source.rule.key.span if target.source.rule else None,
+                                          help="give each parameter a foreign name of its own")])
+
+
+def _pieces(array: np.ndarray | Deferred) -> Iterator[np.ndarray]:
+    if isinstance(array, Deferred):
+        yield from array.pieces(CHUNK)
+        return
+    flat = np.ascontiguousarray(array).reshape(-1)
+    for start in range(0, flat.size, CHUNK):
+        yield flat[start:start + CHUNK]
+
+
+def _converted(piece: np.ndarray, target: Target, path: str) -> memoryview:
+    """The bytes of some numbers. Those that were bfloat16 keep their bits."""
+    if target.dtype == "bfloat16" and piece.dtype == np.float32:
+        bits = np.ascontiguousarray(piece).view(np.uint32)
+        if not (bits & np.uint32(0xFFFF)).any():
+            return (bits >> np.uint32(16)).astype("<u2").view(np.uint8).data
+    if piece.dtype == np.dtype(target.dtype if target.dtype != "bfloat16" else "V2"):
+        return np.ascontiguousarray(piece).astype(piece.dtype.newbyteorder("<"), copy=False).view(np.uint8).data
+    try:
+        with np.errstate(over="ignore"):
+            made = piece.astype(np.float64) if target.dtype == "float64" else convert(piece.astype(np.float32), target.dtype)
+    except Unfit as unfit:
+        raise Diagnostics([diagnostic("bad-weights", f"parameter `{path}` {unfit.headline}",
+                                      help="write bfloat16 or float32, which reach further")]) from None
+    return np.ascontiguousarray(made).view(np.uint8).data
