@@ -192,7 +192,9 @@ def single(tree: Tree) -> Scalar | None:
 
 
 def numeric(tree: Tree) -> Tree | None:
-    """A number, or a list of numbers, as a spec writes it."""
+    """A number, or a list of numbers, as a spec writes it; of an object (`id2label`) the number of its entries."""
+    if isinstance(tree, Mapping):
+        return Scalar(str(len(tree)), tree.span)
     if isinstance(tree, Sequence):
         parts = [p for x in tree if (p := numeric(x)) is not None]
         return Sequence(tuple(parts), tree.span, True) if parts and len(parts) == len(tree) else None
