@@ -73,7 +73,7 @@ def report(items: Sequence[Diagnostic]) -> None:
 def cli() -> None:
     """Compile declarative specs of neural sequence models to PyTorch and ONNX.
 
-    SPEC is a YAML file, or the name of a model that `nnspec list` shows.
+    SPEC is a YAML file, the name of a model that `nnspec list` shows, or a folder with the config.json of a public checkpoint.
     """
 
 
@@ -194,7 +194,9 @@ def export(spec: str, sets: tuple[str, ...], output: Path, weights: Path | None,
     if (weights is not None) + (seed is not None) + no_weights > 1:
         raise click.UsageError("`--weights`, `--init` and `--no-weights` exclude each other")
     if weights is None and seed is None and not no_weights:
-        raise click.UsageError("give the weights with `--weights FILE`, or random ones with `--init SEED`")
+        if not (Path(spec) / "config.json").is_file():
+            raise click.UsageError("give the weights with `--weights FILE`, or random ones with `--init SEED`")
+        weights = Path(spec)
     from .printing import export_report
     model = compiled(spec, sets)
     old = (output / "manifest.json").exists()
@@ -204,6 +206,20 @@ def export(spec: str, sets: tuple[str, ...], output: Path, weights: Path | None,
     print(export_report(manifest, output, sites), end="")
     if any(found and found.get("status") == "failed" for found in (manifest.certificate, manifest.proof)):
         raise Failed
+
+
+@cli.command("import")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Write the spec to this YAML file.")
+@click.option("--family", help="The spec with the `checkpoint: config:` to read it by; default: the library's for its model_type.")
+def import_(folder: Path, output: Path, family: str | None) -> None:
+    """Write the spec of a checkpoint made elsewhere, from the config.json in its folder."""
+    from .files import write_text
+    from .model import import_checkpoint, load
+    if output.suffix not in (".yaml", ".yml"):
+        raise click.UsageError(f"a spec is a .yaml file, and `{output}` has another ending")
+    write_text(output, import_checkpoint(folder, family, output))
+    print(f"wrote {output}: {load(output).parameters:,} parameters")
 
 
 @cli.command("export-weights")

@@ -32,8 +32,7 @@ LARGEST = 3_000_000_000            # parameters above which no PyTorch module is
 
 
 def export(model: Model, folder: Path, weights: Any, init: int | None, target: str, dtype: str, certificate: str,
-           without: frozenset[str], require_fused: bool = False, prove: bool = False, no_weights: bool = False,
-           typical: Mapping[str, int] | None = None) -> Manifest:
+           without: frozenset[str], require_fused: bool = False, prove: bool = False, no_weights: bool = False) -> Manifest:
     """See `Model.export`."""
     _check_weights(weights, init, no_weights, prove)
     if dtype == "bfloat16" and target != "ort-cuda":
@@ -41,7 +40,7 @@ def export(model: Model, folder: Path, weights: Any, init: int | None, target: s
                                       help="add `--target ort-cuda`, or export float32 or float16")])
     if prove:
         _check_provable(target)
-    emitted = emit(model.lowered, target, dtype, without, model.spec_text, typical)
+    emitted = emit(model.lowered, target, dtype, without, model.spec_text)
     if short := unmet([*model.contract, *([REQUIRE_FUSED] if require_fused else [])], emitted.sites, model.lowered, target):
         raise CheckFailed(short)
     if no_weights:
@@ -55,10 +54,10 @@ def export(model: Model, folder: Path, weights: Any, init: int | None, target: s
             if certificate == "none":
                 return {"status": "none"}
             if large:
-                found = _twin(twin(model.lowered), None, target, twin_dtype, without, full, typical)
+                found = _twin(twin(model.lowered), None, target, twin_dtype, without, full)
                 return found | {"note": "certified on a twin with one copy of each distinct layer and random weights"}
             if dtype == "bfloat16":
-                found = _twin(model.lowered, module, target, twin_dtype, without, full, typical)
+                found = _twin(model.lowered, module, target, twin_dtype, without, full)
                 return found | {"note": "certified on its float32 twin: bfloat16 runs on CUDA only"}
             return certify(folder, module, _arguments(model.lowered), dtype, full)
         return write(emitted, folder, tensors, lambda at: {"certificate": check(at), "proof": _proof(at) if prove else None})
@@ -158,12 +157,11 @@ def read_tensor(tensor: Any) -> Any:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
-def _twin(graph: Graph, module: Any, target: str, dtype: str, without: frozenset[str], full: bool,
-          typical: Mapping[str, int] | None) -> dict[str, Any]:
+def _twin(graph: Graph, module: Any, target: str, dtype: str, without: frozenset[str], full: bool) -> dict[str, Any]:
     """Certify another graph, in another dtype or with random weights, in a folder of its own."""
     if module is None:
         from .backends.torch import build
         module = build(graph, seed=0)
     with tempfile.TemporaryDirectory() as scratch:
-        write(emit(graph, target, dtype, without, typical=typical), Path(scratch), _reader(module))
+        write(emit(graph, target, dtype, without), Path(scratch), _reader(module))
         return certify(Path(scratch), module, _arguments(graph), dtype, full)

@@ -154,12 +154,27 @@ class Model:
         return found
 
 
-def load(path: str | Path, sizes: Mapping[str, Any] | None = None) -> Model:
-    """Compile a spec: a file, or the name of a model in the library. `sizes` override those of the spec.
+def load(path: str | Path, sizes: Mapping[str, Any] | None = None, family: str | Path | None = None) -> Model:
+    """Compile a spec: a file, the name of a model in the library, or a folder with the config.json of a checkpoint made elsewhere.
 
-    Raises Diagnostics with everything that is wrong, each with file, line and a hint.
+    `sizes` override those of the spec; `family` is the spec that a folder's config is read by, by default the library's for its
+    model_type. Raises Diagnostics with everything that is wrong, each with file, line and a hint.
     """
-    return Model(front(path, {k: _written(v) for k, v in (sizes or {}).items()}))
+    return Model(front(path, {k: _written(v) for k, v in (sizes or {}).items()}, family))
+
+
+def import_checkpoint(folder: str | Path, family: str | Path | None = None, output: str | Path | None = None) -> str:
+    """The spec of the checkpoint in a folder with a config.json, as text: that of its family with the config's sizes and choices.
+
+    `output` is the file that it is meant for, which gives the model its name and says where the family's own files are from there.
+    Raises Diagnostics (`bad-config`, `unknown-family`, `unknown-config-key`, `unsupported-config`, ...) with everything wrong.
+    """
+    from .foreign.spec import spec_text
+    target = Path(output) if output is not None else Path(f"{Path(folder).resolve().name}.yaml")
+    compiled = front(folder, family=family, name=target.stem)
+    if compiled.foreign is None:
+        raise Diagnostics([diagnostic("bad-path", f"`{folder}` is no folder with a config.json")])
+    return spec_text(*compiled.foreign, compiled.spec.source, target)
 
 
 def _written(value: Any) -> str:
