@@ -92,6 +92,16 @@ class Pattern:
         """The index of the star among the axes."""
         return next((i for i, axis in enumerate(self.axes) if axis.size is None), None)
 
+    def place(self, index: int, rank: int) -> tuple[str, int]:
+        """What axis `index` of a shape of `rank` axes is called: the text of its entry, and which axis of a star it is."""
+        star = len(self.axes) if self.star is None else self.star
+        size = rank - len(self.axes) + 1
+        if index < star:
+            return self.axes[index].text, 0
+        if index < star + size:
+            return self.axes[star].text, index - star
+        return self.axes[index - size + 1].text, 0
+
     def __str__(self) -> str:
         return f"{'' if self.dtype == 'any' else self.dtype}[{' '.join(axis.text for axis in self.axes)}]"
 

@@ -55,6 +55,15 @@ class Attention(Op):
             _check_broadcast("score_bias", bias, {4: (B, H, T, S)})
         return outputs
 
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        """Rows and queries are loops; keys are what is summed over."""
+        if axis not in (0, 2):
+            return None
+        found = {port: axis for port in (("query", "key", "value", "length", "keep") if axis == 0 else ("query",))}
+        masks = [(port, len(tensor(inputs, port).shape)) for port in ("keep", "score_bias") if inputs.get(port) is not None]
+        found |= {port: rank - 2 for port, rank in masks if axis == 2 and rank > 2 and tensor(inputs, port).shape[rank - 2] != 1}
+        return {port: k for port, k in found.items() if inputs.get(port) is not None}
+
     def _check_attributes(self) -> None:
         if self.window is not None and not self.causal:
             raise OpFault("bad-attribute", "`window` needs `causal: true`", attribute="window",

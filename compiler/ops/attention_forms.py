@@ -38,7 +38,7 @@ def _fused(op: Any, g: Any, query: Any, key: Any, value: Any, **given: Any) -> A
             mask = _pad_mask(g, mask, S, bias is not None)
     repeats = repeats_of(g.inputs)
     if cuda and repeats.value != 1 and (dense or g.dtype == "float32"):    # only the flash kernel groups heads
-        key, value = (_repeat_heads(g, x, port, repeats) for x, port in ((key, "key"), (value, "value")))
+        key, value = (repeat_heads(g, x, port, repeats) for x, port in ((key, "key"), (value, "value")))
     nonpad = length if not dense and not op.causal else None
     out = g.op("Attention", query, key, value, mask, None, None, nonpad, scale=op.scale, softcap=op.softcap,
                is_causal=1 if op.causal and not dense else None)
@@ -253,7 +253,7 @@ def _pad_mask(g: Any, mask: Any, S: Dim, biased: bool) -> Any:
     return _pad(g, mask, before, S, (), fill=g.number(LOWEST[g.dtype]) if biased else g.const(False))
 
 
-def _repeat_heads(g: Any, x: Any, port: str, repeats: Dim) -> Any:
+def repeat_heads(g: Any, x: Any, port: str, repeats: Dim) -> Any:
     """[B G s d] -> [B H s d], each head `repeats` times in a row."""
     G, d = tensor(g.inputs, port).shape[1], tensor(g.inputs, port).shape[3]
     wide = g.op("Expand", g.op("Unsqueeze", x, g.ints(2)), g.shape((1, 1, repeats, 1, 1)))

@@ -93,6 +93,7 @@ class Op:
     signature: ClassVar[str] = ""
     variadic: ClassVar[frozenset[str]] = frozenset()     # ports that take a list
     attribute_ports: ClassVar[frozenset[str]] = frozenset()   # ports that also take true / false (linear's bias)
+    loops: ClassVar[frozenset[str]] = frozenset()        # letters of the signature that the op treats one by one, as it does a star
     open_attributes: ClassVar[bool] = False               # keys it does not name are dims, collected as pairs in `sizes`
     site: ClassVar[bool] = False                          # listed in the fusion report
     random: ClassVar[bool] = False                        # draws random numbers when training
@@ -141,6 +142,25 @@ class Op:
         """dtype of outputs that the signature leaves open: the first input's."""
         first = next((t for t in inputs.values() if isinstance(t, TensorType)), None)
         return first.dtype if first else "float"
+
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        """The axes of the inputs that an axis of an output comes from, by port (`in.0` of a list), where the op does the same at each
+        of its entries and nothing between them. None where it works along the axis. By default the signature says it: axes of a
+        star, and of letters in `loops`, are such loops, but for the one that `axis` names.
+        """
+        shape = outputs[output].shape
+        if isinstance(own := getattr(self, "axis", None), int) and axis_of(len(shape), own) == axis:
+            return None
+        signature = parse_signature(self.signature)
+        name, at = signature.outputs[output].pattern.place(axis, len(shape))
+        if not name.startswith("*") and name not in self.loops:
+            return None
+        found = {}
+        for port in signature.inputs:
+            given = inputs.get(port.name)
+            if isinstance(given, TensorType):
+                found |= {port.name: k for k in range(len(given.shape)) if port.pattern.place(k, len(given.shape)) == (name, at)}
+        return found
 
     def absent(self, inputs: Types) -> bool:
         """Whether the result is optional: only ops that pass absence on say so."""

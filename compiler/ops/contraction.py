@@ -10,7 +10,7 @@ from ..ir.graph import TensorType
 from ..ir.signature import spell
 from .base import Op, OpFault, Types, attribute, tensors
 from .patterns import REST, AxisPattern, names_of, parse_pattern, product
-from .shapes import broadcast, check_dtypes, items, same_dtype
+from .shapes import aligned, broadcast, check_dtypes, items, listed, same_dtype
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -37,6 +37,12 @@ class Matmul(Op):
         one = Dim.const(1)
         batch = broadcast(self, [(label, TensorType(x.dtype, (*x.shape[:-2], one, one))) for label, x in given])[:-2]
         return (TensorType("float", (*batch, a[-2], b[-1])),)
+
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        rank, (a, b) = len(outputs[0].shape), tensors(inputs, "in")
+        if axis >= rank - 2:
+            return {"in.0": len(a.shape) - 2} if axis == rank - 2 else {"in.1": len(b.shape) - 1}
+        return aligned(listed(inputs, "in"), axis, rank)
 
     def flops(self, inputs: Types, outputs: tuple[TensorType, ...]) -> Dim:
         return product(outputs[0].shape) * tensors(inputs, "in")[0].shape[-1] * 2
@@ -113,6 +119,16 @@ class Einsum(Op):
                                   ports={f"in.{where}": f"`{name}` is {first}", f"in.{i}": f"`{name}` is {size}"})
         return {name: size for name, (size, _) in sizes.items()}, rest[0] if rest else ()
 
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        *sides, out = self.sides(inputs)
+        return {f"in.{i}": side.index(out[axis]) for i, side in enumerate(sides) if out[axis] in side}
+
+    def sides(self, inputs: Types) -> list[list[str]]:
+        """The name of every axis of each input and of the result, those of `...` numbered."""
+        pattern, types = self._pattern(), tensors(inputs, "in")
+        rest = [f"{REST}{k}" for k in range(len(self._sizes(types, pattern)[1]))]
+        return [[n for name in names_of(axes) for n in (rest if name == REST else [name])] for axes in (*pattern.inputs, pattern.output)]
+
     def flops(self, inputs: Types, outputs: tuple[TensorType, ...]) -> Dim:
         """2 x the product of all sizes; for more than two inputs an upper bound."""
         types = tensors(inputs, "in")
@@ -132,10 +148,8 @@ class Einsum(Op):
         return t.torch.einsum(self.equation(), *ports["in"])
 
     def onnx(self, g: Any, **ports: Any) -> Any:
-        pattern, values, types = self._pattern(), list(ports["in"]), tensors(g.inputs, "in")
-        rest = [f"{REST}{k}" for k in range(len(self._sizes(types, pattern)[1]))]
-        *sides, out = ([n for name in names_of(axes) for n in (rest if name == REST else [name])]
-                       for axes in (*pattern.inputs, pattern.output))
+        values, types = list(ports["in"]), tensors(g.inputs, "in")
+        *sides, out = self.sides(g.inputs)
         for i, j in ((0, 1), (1, 0)) if len(values) == 2 else ():
             if turned := matrix_product(sides[i], sides[j], out):
                 return _matmul(g, values[i], values[j], turned, [len(s) for s in (sides[i], sides[j])])

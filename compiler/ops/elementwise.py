@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from ..ir.graph import TensorType
 from .base import Op, OpFault, Types, attribute, tensor
 from .emission import Number, number, plain, spelled, widened, with_number
-from .shapes import broadcast, check_dtypes, items, same_dtype
+from .shapes import aligned, broadcast, check_dtypes, items, listed, same_dtype
 
 
 class Pointwise(Op):
@@ -37,6 +37,9 @@ class Combine(Op):
         check_dtypes(self, inputs)
         dtype = same_dtype(self, given)
         return (TensorType(self.result or dtype, broadcast(self, given)),)
+
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        return aligned(listed(inputs, "in"), axis, len(outputs[0].shape))
 
     def write(self, t: Any, a: Any, b: Any) -> Any:
         """PyTorch source of two operands."""
@@ -184,6 +187,9 @@ class Where(Op):
         check_dtypes(self, inputs)
         dtype = same_dtype(self, given)
         return (TensorType(dtype, broadcast(self, [("keep", tensor(inputs, "keep")), *given])),)
+
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        return aligned([("keep", tensor(inputs, "keep")), *listed(inputs, "in")], axis, len(outputs[0].shape))
 
     def torch(self, t: Any, **ports: Any) -> Any:
         return t.torch.where(ports["keep"], *ports["in"])

@@ -59,6 +59,14 @@ class Gather(Indexed):
     def infer(self, inputs: Types) -> tuple[TensorType, ...]:
         return (TensorType(tensor(inputs, "in").dtype, self.picked(inputs, self.place(inputs))),)
 
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        at, own = self.place(inputs), len(tensor(inputs, "index").shape) - self.batch
+        if axis < self.batch:
+            return {"in": axis, "index": axis}
+        if axis < at:
+            return {"in": axis}
+        return {"index": self.batch + axis - at} if axis < at + own else {"in": axis - own + 1}
+
     def torch(self, t: Any, **ports: Any) -> Any:
         axis, rank = self.place(t.inputs), len(tensor(t.inputs, "in").shape)
         own = tensor(t.inputs, "index").shape[self.batch:]
@@ -151,6 +159,9 @@ class TopK(Op):
                           ports={"in": f"axis {axis} is {x.shape[axis]}"})
         shape = replaced(x.shape, axis, Dim.const(self.k))
         return TensorType(x.dtype, shape), TensorType("int64", shape)
+
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        return None if axis == axis_of(len(outputs[0].shape), self.axis) else {"in": axis}
 
     def torch(self, t: Any, **ports: Any) -> Any:
         options = {**({} if self.largest else {"largest": False}), **({} if self.sorted else {"sorted": False})}

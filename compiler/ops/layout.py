@@ -11,7 +11,7 @@ from ..ir.signature import spell
 from .base import Op, OpFault, Types, attribute, axis_of, tensor, tensors
 from .emission import padded
 from .patterns import Regroup, Size, as_dim, parse_pattern, regroup, replaced, reshape, subscript
-from .shapes import items, same_dtype
+from .shapes import aligned, items, listed, same_dtype
 
 END = 2**63 - 1      # ONNX Slice: to the end, whatever the size
 
@@ -45,6 +45,10 @@ class Concat(Op):
         total = sum((other.shape[axis] for other in types), Dim.const(0))
         return (TensorType(dtype, replaced(types[0].shape, axis, total)),)
 
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        own = axis_of(len(outputs[0].shape), self.axis)
+        return None if axis == own else {label: axis for label, _ in listed(inputs, "in")}
+
     def torch(self, t: Any, **ports: Any) -> Any:
         return t.torch.cat(list(ports["in"]), dim=self.axis)
 
@@ -68,6 +72,10 @@ class Stack(Op):
         shape = types[0].shape
         axis = axis_of(len(shape) + 1, self.axis)
         return (TensorType(dtype, (*shape[:axis], Dim.const(len(types)), *shape[axis:])),)
+
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        own = axis_of(len(outputs[0].shape), self.axis)
+        return None if axis == own else {label: axis - (axis > own) for label, _ in listed(inputs, "in")}
 
     def torch(self, t: Any, **ports: Any) -> Any:
         return t.torch.stack(list(ports["in"]), dim=self.axis)
@@ -94,6 +102,9 @@ class Split(Op):
         x = tensor(inputs, "in")
         axis = axis_of(len(x.shape), self.axis)
         return tuple(TensorType(x.dtype, replaced(x.shape, axis, d)) for d in self._parts(x.shape[axis]))
+
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        return None if axis == axis_of(len(outputs[output].shape), self.axis) else {"in": axis}
 
     def _parts(self, size: Dim) -> tuple[Dim, ...]:
         if (self.widths is None) == (self.into is None):
@@ -158,6 +169,9 @@ class Slice(Op):
             raise OpFault("shape-mismatch", f"entries {start} to {stop} do not lie in an axis of {size}",
                           ports={"in": f"axis {axis} is {size}"})
         return (TensorType(x.dtype, replaced(x.shape, axis, (stop - start + (self.step - 1)) // self.step)),)
+
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        return None if axis == axis_of(len(outputs[0].shape), self.axis) else {"in": axis}
 
     def _check(self) -> None:
         if self.step < 1:
@@ -225,6 +239,9 @@ class Take(Op):
                           ports={"in": f"axis {axis} is {size}"}, attribute="at")
         return (TensorType(x.dtype, replaced(x.shape, axis)),)
 
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        return {"in": axis + (axis >= axis_of(len(tensor(inputs, "in").shape), self.axis))}
+
     def torch(self, t: Any, **ports: Any) -> Any:
         rank = len(tensor(t.inputs, "in").shape)
         return ports["in"][subscript(axis_of(rank, self.axis), rank, self.at)]
@@ -255,6 +272,9 @@ class Pad(Op):
             raise OpFault("bad-attribute", f"`value` {self.value} does not exist in {x.dtype}", attribute="value",
                           ports={"in": f"is {x.dtype}"})
         return (TensorType(x.dtype, replaced(x.shape, axis, x.shape[axis] + as_dim(self.before) + as_dim(self.after))),)
+
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        return None if axis == axis_of(len(outputs[0].shape), self.axis) else {"in": axis}
 
     def torch(self, t: Any, **ports: Any) -> Any:
         x = tensor(t.inputs, "in")
@@ -309,6 +329,15 @@ class Rearrange(Op):
     def infer(self, inputs: Types) -> tuple[TensorType, ...]:
         return (TensorType(tensor(inputs, "in").dtype, self.steps(inputs).shape),)
 
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        steps = self.steps(inputs)
+        if steps.merge[axis] != 1:                      # a new axis of size 1, or several in one
+            return {} if steps.merge[axis] == 0 else None
+        piece = steps.order[sum(steps.merge[:axis])]
+        pieces = [(i, len(group)) for i, group in enumerate(steps.split) for _ in group]
+        source, parts = pieces[piece]
+        return {"in": source} if parts == 1 else None
+
     def torch(self, t: Any, **ports: Any) -> Any:
         x, steps = ports["in"], self.steps(t.inputs)
         for axis, sizes in reversed(list(enumerate(steps.split))):
@@ -354,6 +383,9 @@ class Expand(Op):
                 raise OpFault("shape-mismatch", f"{spell(x.shape)} does not expand to {spell(want)}: {have} is neither 1 nor {d}",
                               ports=label, attribute="shape")
         return (TensorType(x.dtype, want),)
+
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        return aligned([("in", tensor(inputs, "in"))], axis, len(outputs[0].shape))
 
     def _missing(self, inputs: Types) -> list[Dim | None]:
         """The sizes to repeat to, None where the input has the size already."""

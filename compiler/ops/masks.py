@@ -11,7 +11,7 @@ from ..ir.graph import Shape, TensorType
 from .base import Op, OpFault, Types, attribute, axis_of, tensor, tensors
 from .elementwise import Pointwise
 from .emission import LOWEST, Number, number, positions, spelled
-from .shapes import broadcast, check_dtypes, items, mask_axes, onnx_mask, torch_mask
+from .shapes import aligned, broadcast, check_dtypes, items, listed, mask_axes, masked, onnx_mask, torch_mask
 
 
 def may_be_absent(given: Any) -> bool:
@@ -80,6 +80,9 @@ class Join(Op):
         if not terms:
             raise OpFault("bad-attribute", f"every input of `{self.name}` is absent", ports={"in": "nothing here is wired"})
         return (TensorType("bool", broadcast(self, terms), optional=self.absent(inputs)),)
+
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        return aligned(listed(inputs, "in"), axis, len(outputs[0].shape))
 
     def shape_of(self, types: Sequence[TensorType]) -> Shape:
         return broadcast(self, [("in", type) for type in types])
@@ -186,7 +189,7 @@ class Softmax(Pointwise):
     name = "softmax"
     signature = "in: float[*b]; keep?: bool[*k] -> float[*b]"
     onnx_type: ClassVar[str] = "Softmax"
-    masked: ClassVar[str] = MASKED_SOFTMAX
+    helper: ClassVar[str] = MASKED_SOFTMAX
 
     axis: int = attribute("int", -1, "the axis that sums to one")
 
@@ -200,13 +203,16 @@ class Softmax(Pointwise):
         mask_axes(self, inputs)
         return out
 
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        return None if axis_of(len(outputs[0].shape), self.axis) == axis else masked(self, inputs, axis)
+
     def torch(self, t: Any, **ports: Any) -> Any:
         x, keep = ports["in"], ports["keep"]
         whole = getattr(t.torch, self.name)(x, self.axis)
         if keep is None:
             return whole
         mask = torch_mask(t, keep, mask_axes(self, t.inputs), len(t.outputs[0].shape))
-        return unless_absent(t, "keep", keep, t.helper(self.masked)(x, mask, self.axis), whole)
+        return unless_absent(t, "keep", keep, t.helper(self.helper)(x, mask, self.axis), whole)
 
     def onnx(self, g: Any, **ports: Any) -> Any:
         x, keep = g.to_f32(ports["in"]), ports["keep"]
@@ -227,7 +233,7 @@ class LogSoftmax(Softmax):
 
     name = "log_softmax"
     onnx_type = "LogSoftmax"
-    masked = MASKED_LOG_SOFTMAX
+    helper = MASKED_LOG_SOFTMAX
 
     axis: int = attribute("int", -1, "the axis whose exponentials sum to one")
 
@@ -249,8 +255,11 @@ class MaskFill(Pointwise):
         mask_axes(self, inputs)
         if out[0].dtype == "int64" and isinstance(self.value, float):
             raise OpFault("dtype-mismatch", f"an int64 input cannot be filled with {self.value}", attribute="value",
-                          ports={"in": "this is int64"}, help="write a whole number")
+                           ports={"in": "this is int64"}, help="write a whole number")
         return out
+
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        return masked(self, inputs, axis)
 
     def torch(self, t: Any, **ports: Any) -> Any:
         x, keep = ports["in"], ports["keep"]

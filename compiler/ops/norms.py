@@ -167,6 +167,9 @@ class GroupNorm(Pointwise):
                           ports={"in": f"axis 1 = {channels}"}, help="the number of channels must be a multiple of `groups`")
         return out
 
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        return {"in": 0} if axis == 0 else None
+
     def module(self, t: Any, inputs: Types) -> Any:
         return t.nn.GroupNorm(self.groups, tensor(inputs, "in").shape[1].value, eps=self.eps)
 

@@ -11,7 +11,7 @@ from .base import Op, Types, attribute, axis_of, tensor
 from .elementwise import Pointwise
 from .emission import LOWEST, number, widened
 from .masks import unless_absent
-from .shapes import axes_of, check_dtypes, mask_axes, onnx_mask, torch_mask
+from .shapes import axes_of, check_dtypes, mask_axes, masked, onnx_mask, torch_mask
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,12 @@ class Reduce(Op):
             mask_axes(self, inputs, leading=True)
         kept = [(i, Dim.const(1) if i in axes else d) for i, d in enumerate(whole.shape)]
         return (TensorType(whole.dtype, tuple(d for i, d in kept if self.keep_axis or i not in axes)),)
+
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        rank = len(tensor(inputs, "in").shape)
+        gone = axes_of(rank, self.axis)
+        kept = [i for i in range(rank) if self.keep_axis or i not in gone]
+        return None if kept[axis] in gone else masked(self, inputs, kept[axis], True) if "keep" in self.ports() else {"in": kept[axis]}
 
     def dims(self) -> Any:
         """The axes as PyTorch takes them."""
@@ -203,6 +209,12 @@ class Argmax(Op):
         shape = tensor(inputs, "in").shape
         axis = axis_of(len(shape), self.axis)
         return (TensorType("int64", (*shape[:axis], *([Dim.const(1)] if self.keep_axis else []), *shape[axis + 1 :])),)
+
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        rank = len(tensor(inputs, "in").shape)
+        gone = axis_of(rank, self.axis)
+        found = axis if self.keep_axis or axis < gone else axis + 1
+        return None if found == gone else {"in": found}
 
     def torch(self, t: Any, **ports: Any) -> Any:
         return ports["in"].argmax(self.axis, **({"keepdim": True} if self.keep_axis else {}))

@@ -115,6 +115,24 @@ def onnx_mask(g: Any, keep: Any, axes: tuple[int, ...], rank: int) -> Any:
     return g.once(("mask", keep.name, tuple(missing)), lambda: g.op("Unsqueeze", keep, g.ints(*missing))) if missing else keep
 
 
+def aligned(given: Given, axis: int, rank: int) -> dict[str, int]:
+    """The axes that numpy broadcasting puts on `axis` of a result of `rank` axes; those of size 1 are repeated and are left out."""
+    found = {label: len(type.shape) - rank + axis for label, type in given if len(type.shape) >= rank - axis}
+    sizes = dict(given)
+    return {label: k for label, k in found.items() if sizes[label].shape[k] != 1}
+
+
+def listed(inputs: Types, port: str) -> Given:
+    """The items of a list port that are there, with their labels."""
+    return [(f"{port}.{i}", type) for i, type in enumerate(tensors(inputs, port)) if type is not None]
+
+
+def masked(op: Op, inputs: Types, axis: int, leading: bool = False) -> dict[str, int]:
+    """Axis `axis` of `in`, and the axis of the mask that lies on it."""
+    over = mask_axes(op, inputs, leading)
+    return {"in": axis} | ({"keep": over.index(axis)} if axis in over and tensor(inputs, "keep").shape[over.index(axis)] != 1 else {})
+
+
 def axes_of(rank: int, axis: int | Sequence[int]) -> tuple[int, ...]:
     """Non-negative axes in order; raises OpFault for one outside the rank, one named twice, or none at all."""
     written = (axis,) if isinstance(axis, int) else tuple(axis)

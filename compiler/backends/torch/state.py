@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,10 @@ class State:
                 if outer not in there:
                     there.add(outer)
                     plain.add(outer)
-                    lines.append(hold(outer, "nn.Module()"))
+                    copies = [int(m[1]) for p, _ in self.made if (m := re.match(rf"{re.escape(outer)}\.(\d+)(?:\.|$)", p))]
+                    made = f"nn.ModuleList(nn.Module() for _ in range({max(copies) + 1}))" if copies else "nn.Module()"
+                    there |= {f"{outer}.{i}" for i in range(max(copies, default=-1) + 1)}
+                    lines.append(hold(outer, made))
             there.add(path)
             if "." in path and path.rpartition(".")[0] not in plain:
                 lines.append("# read by `forward` below, once for all steps")

@@ -1,0 +1,197 @@
+"""`typed Graph -> StepForm`: what decoding needs, derived from the graph that is trained (design in `specs/README.md`).
+
+Outputs are asked for this chunk; an op that treats positions one by one passes the request on; attention asks its keys and values for
+every position so far, which makes a cache; ops with a state of their own carry it. What does not move goes to the prefix model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from ...ir.builder import RegionBuilder
+from ...ir.dimension import Dim
+from ...ir.flat import SharedLoop, flatten
+from ...ir.graph import ARGUMENT, Argument, Control, Graph, Node, Region, Scan, TensorType, Value, mapped, walk
+from ...lang.diagnostic import Diagnostic, Diagnostics, diagnostic, suggest
+from ...ops.elementwise import Add
+from ...ops.layout import Stack, Take
+from .derive import Deriver, Refused
+from .facts import Facts
+from .form import NEW_LENGTH, PAST, Layout, State, StepForm
+from .rules import rule
+
+
+def step_form(graph: Graph, along: str | None = None) -> StepForm:
+    """The step form of a lowered graph. Raises Diagnostics (`cannot-stream`) that name every node in the way, its line and why."""
+    symbol = along or stream_axis(graph)
+    _check_axis(graph, symbol)
+    try:
+        flat = flatten(graph, lambda t, i: (Take(axis=0, at=i), TensorType(t.dtype, t.shape[1:])),
+                       lambda ts: (Stack(), TensorType(ts[0].dtype, (Dim.const(len(ts)), *ts[0].shape))))
+    except SharedLoop as found:
+        raise Diagnostics([diagnostic("cannot-stream", f"`{found.path}` uses the parameters of another copy inside a loop",
+                                      found.node.origin.span)]) from None
+    return _derive(flat, symbol)
+
+
+def stream_axis(graph: Graph) -> str:
+    """The only axis along which something attends causally or scans, else the only one along which something carries a state; of
+    several the one that outputs have.
+
+    Raises Diagnostics where there is none, or several.
+    """
+    nodes = list(walk(graph.root))
+    found = _axes(nodes, _causal) or _axes(nodes, _stateful)
+    told = [symbol for symbol in found if any(d == Dim.symbol(symbol) for _, v in graph.root.outputs for d in graph.root.type(v).shape)]
+    if len(found) == 1 or len(told) == 1:
+        return told[0] if told else next(iter(found))
+    said = [f"`{symbol}`, by `{path}`" for symbol, path in found.items()]
+    raise Diagnostics([diagnostic(
+        "cannot-stream", "the model can be run step by step along several axes" if found else "the model has no axis that is causal",
+        graph.root.origin.span, note=said or "nothing attends causally, scans or carries a state",
+        help=f"choose one: `--along {next(iter(found))}`" if found else ())])
+
+
+def _axes(nodes: Iterable[tuple[str, Region, Node]], of: Callable[[Region, Node], Dim | None]) -> dict[str, str]:
+    """Free dimension -> path of a node that has it as its axis."""
+    found: dict[str, str] = {}
+    for path, region, node in nodes:
+        axis = of(region, node)
+        if axis is not None and len(axis.symbols()) == 1 and axis == Dim.symbol(str(axis)):
+            found.setdefault(str(axis), path)
+    return found
+
+
+def _causal(region: Region, node: Node) -> Dim | None:
+    op = node.op
+    if isinstance(op, Scan):
+        return None if op.backward else op.extent
+    if isinstance(op, Control):
+        return None
+    if op.name == "attention" and op.causal:
+        return _size(region, node, "key", 2)
+    return node.types[0].shape[1] if op.name == "causal_mask" else None
+
+
+def _stateful(region: Region, node: Node) -> Dim | None:
+    op = node.op
+    if isinstance(op, Control):
+        return None
+    forward = op.name in ("rnn", "lstm", "gru") and op.direction == "forward"
+    return _size(region, node, "in", 1) if forward or op.name == "delay" or (op.name == "conv1d" and op.causal) else None
+
+
+def _size(region: Region, node: Node, port: str, axis: int) -> Dim:
+    given = node.inputs[port]
+    assert isinstance(given, Value)
+    return region.type(given).shape[axis]
+
+
+def _check_axis(graph: Graph, symbol: str) -> None:
+    plain = [str(d) for a in graph.root.arguments for d in a.type.shape[1:] if d.value is None and d == Dim.symbol(min(d.symbols()))]
+    if symbol not in plain:
+        known = list(dict.fromkeys(plain))
+        raise Diagnostics([diagnostic("cannot-stream", f"no input has the axis `{symbol}`", graph.root.origin.span,
+                                      help=[*suggest(symbol, known, "axes"), "the stream axis is an axis of an input, behind its rows"])])
+
+
+def _derive(flat: Graph, symbol: str) -> StepForm:
+    facts = Facts(flat.root, symbol, frozenset())
+    optional = {a.name for a in flat.root.arguments if a.type.optional and facts.axes(a.type)}
+    dropped = tuple(a.name for a in flat.root.arguments if a.name in optional | facts.lengths)
+    facts = replace(facts, dropped=frozenset(dropped))
+    d = Deriver(facts, RegionBuilder(flat.name, flat.root.origin), rule)
+    d.out.about = flat.about
+    for a in flat.root.arguments:
+        if facts.axes(a.type) and a.name not in dropped:
+            d.argument(a.name, a.type)
+    outputs, refused = _outputs(d)
+    if refused:
+        raise Diagnostics(list({(r.headline, r.notes): r for r in refused}.values()))
+    ended = d.apply(Value(ARGUMENT, 0), Add(), {"in": (d.past, d.new_length)}, "ended") if d.states or PAST in _names(d) else None
+    if ended is not None:
+        d.states = {PAST: State(PAST, "clock", d.out.type(d.past))} | d.states
+        d.after[PAST] = ended
+    _ = d.new_length                            # every step model has it
+    whole = [*outputs, *((name, d.after[name]) for name in d.states)]
+    step = replace(flat, root=_ordered(d.out.finish(whole), d))
+    fixed = tuple(d.fixed.values())
+    starts = {name: f"{name}.start" for name in d.starts}
+    states = tuple(replace(s, start=starts.get(s.name)) for s in d.states.values())
+    wanted = [*((n, v) for v, n in d.fixed.items()), *((starts[n], v) for n, v in d.starts.items()), *_still(d)]
+    chunk = tuple(a.name for a in flat.root.arguments if facts.axes(a.type) and a.name not in dropped)
+    return StepForm(symbol, _prefix(flat, facts, wanted), step, chunk, fixed, states, dropped)
+
+
+def _names(d: Deriver) -> set[str]:
+    return {a.name for a in d.out.arguments}
+
+
+def _outputs(d: Deriver) -> tuple[list[tuple[str, Value]], list[Diagnostic]]:
+    """The moving outputs of the model, for a chunk; and what was refused."""
+    outputs, refused = [], []
+    for name, value in d.region.outputs:
+        if value not in d.facts.moving:
+            continue
+        try:
+            axes = d.facts.of(value)
+            if not axes and not _final(d, value):
+                raise d.refuse_value(value, f"output `{name}` is known at the end of `{d.facts.symbol}` only")
+            found = d.get(value, (None, *([Layout("C")] * (len(axes) - 1))) if axes else ())
+            if found is None:
+                raise d.refuse_value(value, f"output `{name}` is absent in the step form")
+            outputs.append((name, found))
+        except Refused as r:
+            refused.append(r.diagnostic)
+    return outputs, refused
+
+
+def _final(d: Deriver, value: Value) -> bool:
+    """Whether a value is the state that a loop along T ends in: its state after this chunk."""
+    op = d.region.nodes[value.node].op if value.node != ARGUMENT else None
+    return (isinstance(op, Scan) and op.extent == d.facts.T) or getattr(op, "name", "") in ("rnn", "lstm", "gru")
+
+
+def _still(d: Deriver) -> list[tuple[str, Value]]:
+    """The outputs of the model that do not move."""
+    return [(name, value) for name, value in d.region.outputs if value not in d.facts.moving]
+
+
+def _prefix(flat: Graph, facts: Facts, wanted: list[tuple[str, Value]]) -> Graph | None:
+    """The graph of what is fixed, None where nothing is."""
+    if not wanted:
+        return None
+    arguments = tuple(a for a in flat.root.arguments if not facts.axes(a.type) and a.name not in facts.dropped)
+    place = {a.name: k for k, a in enumerate(arguments)}
+    needed = {v.node for _, v in wanted}
+    for node in reversed(flat.root.nodes):
+        if node.id in needed:
+            needed |= {v.node for v in node.values}
+    ids = {n.id: k for k, n in enumerate(n for n in flat.root.nodes if n.id in needed)}
+
+    def moved(v: Value) -> Value:
+        return Value(ARGUMENT, place[flat.root.arguments[v.output].name]) if v.node == ARGUMENT else Value(ids[v.node], v.output)
+
+    kept = (n for n in flat.root.nodes if n.id in ids)
+    nodes = tuple(replace(n, id=ids[n.id], inputs={k: mapped(v, moved) for k, v in n.inputs.items()}) for n in kept)
+    root = Region(flat.root.name, arguments, nodes, tuple((n, moved(v)) for n, v in wanted), flat.root.origin, flat.root.about)
+    return replace(flat, root=root)
+
+
+def _ordered(region: Region, d: Deriver) -> Region:
+    """The region with its inputs in order: the chunk, what is fixed, states."""
+    names = [a.name for a in region.arguments]
+    first = [n for n in names if n not in d.states and n not in d.fixed.values() and n != NEW_LENGTH]
+    order = [*first, NEW_LENGTH, *(n for n in names if n in d.fixed.values()), *(n for n in d.states if n in names)]
+    place = {names.index(n): k for k, n in enumerate(order)}
+
+    def moved(v: Value) -> Value:
+        return Value(ARGUMENT, place[v.output]) if v.node == ARGUMENT else v
+
+    nodes = tuple(replace(n, inputs={k: mapped(v, moved) for k, v in n.inputs.items()}) for n in region.nodes)
+    arguments: tuple[Argument, ...] = tuple(region.arguments[names.index(n)] for n in order)
+    return replace(region, arguments=arguments, nodes=nodes, outputs=tuple((n, moved(v)) for n, v in region.outputs))
+
+
+__all__ = ["State", "StepForm", "step_form", "stream_axis"]
