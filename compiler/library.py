@@ -9,7 +9,7 @@ from pathlib import Path
 from .lang.diagnostic import Diagnostics, diagnostic, suggest
 
 SPECS = Path(str(files("nnspec.specs")))
-BLOCKS, MODELS = SPECS / "blocks", SPECS / "models"
+BLOCKS, MODELS, CONFIGS = SPECS / "blocks", SPECS / "models", SPECS / "configs"
 
 
 def home(block: str) -> str | None:

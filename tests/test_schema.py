@@ -13,7 +13,8 @@ from nnspec.stages.parse import parse, read_source
 from torch import nn
 
 SPECS = Path(__file__).parent.parent / "specs"
-FILES = sorted(SPECS.glob("*/*.yaml"))
+FILES = [p for p in sorted(SPECS.glob("*/*.yaml")) if p.parent.name != "configs"]
+CONFIGS = [p for p in sorted((SPECS / "configs").glob("*.yaml")) if p.stem not in ("activations", "harmless")]
 SCHEMA = schema.generate()
 VALID = Draft202012Validator(SCHEMA)
 
@@ -39,6 +40,13 @@ def test_every_spec_is_valid_as_typed_by_an_editor_and_as_text(file):
     tree = parse(source)
     for how in (schema.typed, plain):
         assert [(list(e.absolute_path), e.message) for e in VALID.iter_errors(how(tree))] == []
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda f: f.stem)
+def test_every_file_of_config_keys_is_valid(file):
+    for how in (schema.typed, plain):
+        whole = {"graph": {"n": {"op": "tanh"}}, "outputs": "n", "checkpoint": {"config": how(parse(read_source(file)))}}
+        assert [(list(e.absolute_path), e.message) for e in VALID.iter_errors(whole)] == []
 
 
 NODE = "graph: {{n: {}}}\noutputs: n\n"

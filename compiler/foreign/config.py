@@ -49,7 +49,7 @@ class Matched:
         found = self.find(key)
         if key.require:
             self.required(key, found, section)
-        elif key.pattern is not None:
+        elif key.pattern is not None and (key.choice("null") is None or (found and not null(found[1]))):
             self.pattern(key, found)
         else:
             self.valued(key, found)
@@ -69,6 +69,8 @@ class Matched:
         null_choice = key.choice("null")
         if tree is None and null_choice is not None:
             return self.choose(null_choice)
+        if tree is None and key.at is not None:
+            return None
         if tree is None:
             raise fault(MISSING, f"the config has no `{key.name.text}`, and the family has no default for it", self.config.span.part(0, 1),
                         Label(key.name.span, "the family names it here"),
@@ -77,6 +79,8 @@ class Matched:
         choice = key.choice(value.text) if value is not None else None
         if choice is not None:
             return self.choose(choice)
+        if key.at is not None:
+            return self.put(key, key.at, name, tree, found is not None)
         if key.size is None:
             raise self.unsupported(key, name, tree)
         return self.size(key, key.size, name, tree, found is not None)
@@ -97,6 +101,20 @@ class Matched:
             value = number_text
         path = Scalar(f"sizes.{size.text}", size.span)
         self.changes.append(Change("set", path, value))
+
+    def put(self, key: Key, at: Scalar, name: str, tree: Tree, given: bool) -> None:
+        """The value itself, or our word for it, at a path."""
+        if key.words:
+            word = single(tree)
+            found = dict(key.words).get(word.text) if word is not None else None
+            if found is None:
+                raise self.unsupported(key, name, tree)
+            return self.changes.append(Change("put", at, found))
+        value = tree if not given or (isinstance(tree, Scalar) and tree.text in ("true", "false")) else numeric(tree)
+        if value is None:
+            raise fault(UNSUPPORTED, f"`{name}` is {shown(tree)}, and a number, true or false was expected", tree.span,
+                        Label(key.name.span, f"it goes to `{at.text}`"), help=suggest_values(key) if key.choose else ())
+        return self.changes.append(Change("put", at, value))
 
     def required(self, key: Key, found: tuple[str, Tree] | None, section: Section) -> None:
         if found is None:
@@ -128,7 +146,7 @@ class Matched:
         self.changes.append(Change("pattern", Scalar(path, key.pattern.span), made, layers))
 
     def unsupported(self, key: Key, name: str, tree: Tree) -> Exception:
-        known = [c.value.text for c in key.choose] or [r.text for r in key.require]
+        known = [*(c.value.text for c in key.choose), *(r.text for r in key.require), *(word for word, _ in key.words)]
         values = ", ".join(f"`{k}`" for k in known)
         value = single(tree)
         near = nearest(value.text, known) if value else None

@@ -13,7 +13,7 @@ from ..lang.diagnostic import Label, Sink, diagnostic, fault
 from ..lang.expression import parse_expression
 from ..lang.source import Span
 from ..lang.tree import Mapping, Scalar, Sequence, Tree
-from ..stages.compose import change
+from ..stages.compose import change, walk
 from .config import UNSUPPORTED, match_config
 from .section import Change, Choice, Later, Section, read_section
 
@@ -43,6 +43,9 @@ def _check_paths(section: Section, tree: Mapping, sink: Sink) -> None:
         if key.pattern is not None:
             with sink.catch():
                 _repeated(tree, key.pattern)
+        if key.at is not None:
+            with sink.catch():
+                change(tree, _put(tree, key.at), key.at, key.at)
         for choice in key.choose:
             _check_choice(choice, tree, sink)
 
@@ -92,7 +95,9 @@ def _at(tree: Tree | None, path: str) -> Tree | None:
 
 
 def _concrete(tree: Mapping, made: Change, later: list[Later]) -> list[Change]:
-    """A pattern as the change that it is here."""
+    """A pattern, or a value put at a path, as the change that it is here."""
+    if made.what == "put":
+        return [Change(_put(tree, made.path), made.path, made.value)]
     if made.what != "pattern":
         return [made]
     count, there = _repeated(tree, made.path)
@@ -104,6 +109,11 @@ def _concrete(tree: Mapping, made: Change, later: list[Later]) -> list[Change]:
     if not len(made.value):
         return [Change("remove", path, made.value)] if there else []
     return [Change("set" if there else "add", path, made.value)]
+
+
+def _put(tree: Mapping, path: Scalar) -> str:
+    """Which change puts a value at a path."""
+    return "add" if walk(tree, path.text)[1] else "set"
 
 
 def _repeated(tree: Mapping, path: Scalar) -> tuple[Scalar, bool]:

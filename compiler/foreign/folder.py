@@ -10,14 +10,14 @@ from pathlib import Path
 from ..lang.diagnostic import Diagnostics, Fault, Label, Sink, diagnostic, fault, suggest
 from ..lang.json_syntax import parse_json
 from ..lang.tree import Mapping, Scalar, Sequence, kind, plain
-from ..library import MODELS, SPECS, find
+from ..library import CONFIGS, MODELS, find
 from ..stages.parse import parse, read_source
 from .config import BAD, null
 from .fit import Fitted, fit
 
 CONFIG = "config.json"
 UNKNOWN = "unknown-family"
-HARMLESS = SPECS / "harmless.yaml"
+HARMLESS = CONFIGS / "harmless.yaml"
 _TYPES = re.compile(r"^  model_type:[ \t]*(.*?)[ \t]*(?:#.*)?$", re.MULTILINE)
 
 

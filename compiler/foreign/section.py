@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from ..lang.diagnostic import Sink, fault, suggest
 from ..lang.expression import parse_expression
 from ..lang.source import Span
-from ..lang.tree import Mapping, Scalar, Sequence, Tree
+from ..lang.tree import Entry, Mapping, Scalar, Sequence, Tree
+from ..library import CONFIGS
+from ..stages.parse import parse, read_source
 
 CODE = "bad-checkpoint"
 CHANGES = ("remove", "set", "add")                # in the order in which they are made, as in a variant
@@ -58,6 +60,8 @@ class Key:
     require: tuple[Scalar, ...] = ()
     pattern: Scalar | None = None
     items: tuple[tuple[Scalar, Mapping], ...] = ()
+    at: Scalar | None = None
+    words: tuple[tuple[str, Scalar], ...] = ()    # of the config and of a spec
 
     def choice(self, text: str) -> Choice | None:
         return next((c for c in self.choose if same(c.value.text, text)), None)
@@ -100,7 +104,7 @@ def read_section(tree: Tree | None, sizes: Collection[str], sink: Sink) -> Secti
     if not isinstance(tree, Mapping):
         return Section(sizes=frozenset(sizes))
     keys, ignored = [], []
-    for entry in tree:
+    for entry in _entries(tree, sink):
         if entry.key.text == "ignore":
             ignored += [s.text for s in _scalars(entry.value)]
         else:
@@ -116,29 +120,52 @@ def read_section(tree: Tree | None, sizes: Collection[str], sink: Sink) -> Secti
     return Section(tuple(keys), tuple(ignored), frozenset(sizes))
 
 
+def _entries(tree: Mapping, sink: Sink) -> Iterator[Entry]:
+    """Those of the section, and before them those of the files of the library that it uses."""
+    for name in _scalars(tree.get("use")):
+        with sink.catch():
+            yield from shared(name)
+    yield from (e for e in tree if e.key.text != "use")
+
+
+def shared(name: Scalar) -> Mapping:
+    """What a file of `specs/configs` holds. Raises Fault `bad-checkpoint` where there is none of that name."""
+    known = {p.stem: p for p in sorted(CONFIGS.glob("*.yaml"))}
+    if name.text not in known:
+        raise fault(CODE, f"the library has no `{name.text}` for configs", name.span, help=suggest(name.text, known, "files"))
+    found = parse(read_source(known[name.text]))
+    assert isinstance(found, Mapping)
+    return found
+
+
 def _key(name: Scalar, tree: Tree, sizes: Collection[str], sink: Sink) -> Key:
     assert isinstance(tree, Mapping)
     spellings = tuple(s.strip() for s in name.text.split("|"))
     if not all(spellings):
         raise fault(CODE, "a spelling between `|` is missing", name.span)
     size, require, pattern = _one(tree.get("size")), tree.get("require"), _one(tree.get("pattern"))
-    ways = [w for w in ("size", "choose", "require", "pattern") if w in tree]
+    ways = [w for w in ("size", "at", "pattern", "choose", "require") if w in tree]
     if not ways:
         raise fault(CODE, f"`{name.text}` does not say what it means", name.span,
-                    help="write `size: NAME`, `choose: {VALUE: {...}}`, `require: VALUE` or `pattern: NODE`, or list it under `ignore:`")
-    if len(ways) > 1 and set(ways) != {"size", "choose"}:
+                    help="write `size: NAME`, `at: PATH`, `choose: {VALUE: {...}}`, `require: VALUE` or `pattern: NODE`, "
+                         "or list it under `ignore:`")
+    if len(ways) > 1 and (ways[1:] != ["choose"]):
         raise fault(CODE, f"`{name.text}` takes `{ways[0]}:` or `{ways[1]}:`, not both", name.span)
     if ("pattern" in tree) != ("items" in tree):
         raise fault(CODE, "`pattern: NODE` goes with `items: {WORD: {...}}`", name.span)
+    if "words" in tree and "at" not in tree:
+        raise fault(CODE, "`words: FILE` goes with `at: PATH`", name.span)
     if "require" in tree and "default" in tree:
         raise fault(CODE, "a key with `require:` may be absent, and takes no `default:`", name.span)
     if size is not None and size.text not in sizes:
         raise fault("unknown-name", f"no size is called `{size.text}`", size.span, help=suggest(size.text, sizes, "sizes"))
     choose, items = tree.get("choose"), tree.get("items")
+    table = _one(tree.get("words"))
     made = Key(name, spellings, size, tree.get("default"),
                tuple(_choice(e.key, e.value, sizes, sink) for e in choose) if isinstance(choose, Mapping) else (),
                tuple(_scalars(require)) if require is not None else (), pattern,
-               tuple((e.key, e.value) for e in items if isinstance(e.value, Mapping)) if isinstance(items, Mapping) else ())
+               tuple((e.key, e.value) for e in items if isinstance(e.value, Mapping)) if isinstance(items, Mapping) else (),
+               _one(tree.get("at")), tuple((e.key.text, e.value) for e in shared(table) if isinstance(e.value, Scalar)) if table else ())
     _check_default(made, sizes)
     for value in made.require:
         if not words(value.text, sizes):
@@ -149,12 +176,12 @@ def _key(name: Scalar, tree: Tree, sizes: Collection[str], sink: Sink) -> Key:
 def _check_default(key: Key, sizes: Collection[str]) -> None:
     if key.default is None:
         return
-    known = [c.value.text for c in key.choose] + [word.text for word, _ in key.items]
+    known = [c.value.text for c in key.choose] + [word.text for word, _ in key.items] + [word for word, _ in key.words]
     if key.pattern is None and not isinstance(key.default, Scalar):
         raise fault(CODE, f"the default of `{key.name.text}` is one value", key.default.span)
     for word in _scalars(key.default):
         if not any(same(word.text, k) for k in known):
-            if key.size is None:
+            if key.size is None and (key.at is None or key.words):
                 raise fault(CODE, f"the default `{word.text}` is none of its values", word.span, key.name.span,
                             help=suggest(word.text, known, "values"))
             _check_names(word, sizes)

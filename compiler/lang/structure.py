@@ -122,10 +122,13 @@ def _checkpoint() -> dict[str, Schema]:
     return {
         "checkpoint": {"description": "A family of checkpoints made elsewhere."} | record("`checkpoint`", checkpoint),
         "config": {"description": "Every key of a foreign config.json, and what it means here.", "type": "object",
-                   "properties": {"ignore": names | {"description": "Keys that change nothing."}},
+                   "properties": {"ignore": names | {"description": "Keys that change nothing."},
+                                  "use": names | {"description": "Keys that families share: files of the library's specs/configs."}},
                    "additionalProperties": ref("config_key")},
-        "config_key": {"description": "`size:`, `choose:`, `require:`, or `pattern:`."} | record("a key of `config`", {
+        "config_key": {"description": "`size:`, `at:`, `choose:`, `require:`, or `pattern:`."} | record("a key of `config`", {
             "size": TEXT | {"description": "The size that its value becomes."},
+            "at": TEXT | {"description": "The path where its value goes; without one the spec stays as it is."},
+            "words": TEXT | {"description": "A file of the library's specs/configs: its words, and ours."},
             "default": {"description": "Its value when it is absent or null: an expression over sizes, or one of the choices.",
                         "type": [*SCALARS, "array"], "items": TEXT},
             "choose": {"description": "What each value changes.", "type": "object", "minProperties": 1,

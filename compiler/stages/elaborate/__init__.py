@@ -70,6 +70,8 @@ def _bound(size: Dim, limit: int, span: Span) -> Bound:
 
 
 def _whole(value: object, span: Span, scope: Scope, least: int = 0) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise scope.traced(fault("bad-type", f"a size is a whole number from {least}, not {word(value)}", span))
     return value
