@@ -128,6 +128,7 @@ def test_decoder_layers_cross_to_a_memory(compile_text, name):
     ("{block: max_pooling, in: x, length: length}", "float[B, 12]"), ("{block: mean_pooling, in: x, keep: keep}", "float[B, 12]"),
     ("{block: attention_pooling, in: x, hidden: 7, length: length, keep: keep}", "float[B, 12]"),
     ("{block: learned_positions, in: x, entries: 64, keep: keep}", "float[B, S, 12]"),
+    ("{block: offset_positions, in: x, entries: 64, offset: 2, keep: keep}", "float[B, S, 12]"),
     ("{block: sinusoidal_positions, in: x, layout: halves, keep: keep}", "float[B, S, 12]"),
     ("{block: gated_ffn, in: x, hidden: 20, dropout: 0.1}", "float[B, S, 12]"),
     ("{block: first_pooling, in: x}", "float[B, 12]"),
