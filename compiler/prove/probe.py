@@ -1,6 +1,6 @@
 """A process of its own that runs an artifact on CUDA: `python -m nnspec.prove.probe FOLDER CASES PREFIX`.
 
-ONNX Runtime prints the attention kernels it chooses; a line `case K` stands before those of each case. The last line is JSON:
+ONNX Runtime prints the attention kernels it chooses; a line `case K` stands before those of each case. The line `end JSON` tells
 the active provider, and the kernels that ran on the CPU with the types and shapes of what they gave.
 """
 
@@ -24,8 +24,8 @@ def main(folder: str, cases: str, prefix: str) -> None:
         for k, sizes in enumerate(json.loads(cases)):
             _line(f"case {k}")
             artifact(**random_inputs(artifact.manifest, sizes))
-    _line(json.dumps({"provider": artifact.provider, "runtime": f"ONNX Runtime {onnxruntime.__version__}",
-                      "on_cpu": _on_cpu(artifact.end_profile())}))
+    _line("end " + json.dumps({"provider": artifact.provider, "runtime": f"ONNX Runtime {onnxruntime.__version__}",
+                               "on_cpu": _on_cpu(artifact.end_profile())}))
 
 
 def _line(text: str) -> None:

@@ -20,7 +20,9 @@ from ..runtime.manifest import Manifest, read
 from .build import LIBRARIES, Missing, standin
 
 ROWS, LENGTHS = 3, (128, 511)                     # 511: an odd length, which kernels with masks cannot take as it is
-FUSED = {"FLASH_ATTENTION": "FLASH", "EFFICIENT_ATTENTION": "EFFICIENT", "CUDNN_FLASH_ATTENTION": "CUDNN"}
+FUSED = {"FLASH_ATTENTION": "FLASH", "EFFICIENT_ATTENTION": "EFFICIENT", "CUDNN_FLASH_ATTENTION": "CUDNN",
+         "TRT_FUSED_ATTENTION": "TRT", "TRT_FLASH_ATTENTION": "TRT", "TRT_CROSS_ATTENTION": "TRT", "TRT_CAUSAL_ATTENTION": "TRT"}
+RAN, SELECTED = "ran", "selected (dry run)"
 WHOLE = frozenset({"int64", "int32", "bool"})
 _KERNEL = re.compile(r"Node=(\S+) .*SdpaKernel=(\w+)")
 
@@ -45,13 +47,13 @@ def ready() -> None:
 def prove(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """The proof of an artifact folder. Raises `Missing` where there is neither a GPU nor what a dry run needs.
 
-    `status` is `failed` where a site of a fused form gets another kernel than FLASH, EFFICIENT or CUDNN, or where a node on the
-    CPU does more than compute sizes; `shortfalls` say so.
+    `how` is `ran` where a session of this artifact has an active GPU, else `selected (dry run)`. `status` is `failed` where a site of a
+    fused form gets a kernel that is not one of `FUSED`, or where a node on the CPU does more than compute sizes; `shortfalls` say so.
     `kernels` counts those of all cases, `sites` lists each site's by case.
     """
     folder, manifest = Path(folder), read(folder)
     cases = [case(manifest, n) for n in LENGTHS]
-    found = (_probe(folder, cases, {}, "ran") if _gpu() else None) or _dry(folder, cases)
+    found = (_probe(folder, cases, {}, RAN) if _gpu() else None) or _dry(folder, cases)
     names = [" ".join(f"{k}={v}" for k, v in c.items()) for c in cases]
     sites = _sites(manifest, found.kernels)
     short = [found.error] if found.error else [s for site in sites for s in _site_shortfalls(site, names)] + _strays(found.on_cpu)
@@ -72,7 +74,7 @@ def case(manifest: Manifest, length: int) -> dict[str, int]:
 
 
 def _gpu() -> bool:
-    """Whether a driver finds a device."""
+    """Whether a driver finds a device, so that a session may; whether one is active, the session itself tells."""
     try:
         return ctypes.CDLL(LIBRARIES[0]).cuInit(0) == 0
     except (OSError, AttributeError):
@@ -81,7 +83,7 @@ def _gpu() -> bool:
 
 def _dry(folder: Path, cases: list[dict[str, int]]) -> Found:
     paths = [str(standin()), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-    found = _probe(folder, cases, {"LD_LIBRARY_PATH": os.pathsep.join(paths)}, "selected (dry run)")
+    found = _probe(folder, cases, {"LD_LIBRARY_PATH": os.pathsep.join(paths)}, SELECTED)
     if found is None:
         raise Missing("this ONNX Runtime does not load its CUDA provider over the stand-in device",
                       "use a version of onnxruntime-gpu that is made for CUDA 13")
@@ -94,16 +96,24 @@ def _probe(folder: Path, cases: list[dict[str, int]], settings: Mapping[str, str
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, "-m", "nnspec.prove.probe", str(folder), json.dumps(cases), str(Path(scratch) / "profile")]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    lines = done.stdout.splitlines()
-    if done.returncode or not lines:
+    if done.returncode:
         return Found(how, "ONNX Runtime", (), (), "the model does not run on CUDA: " + _reason(done))
-    end = json.loads(lines[-1])
+    return read_probe(done.stdout, how)
+
+
+def read_probe(text: str, how: str) -> Found | None:
+    """What the probe printed, on a GPU or over the stand-in; None where CUDA is not active in it."""
     kernels: list[dict[str, str]] = []
-    for line in lines[:-1]:
+    end: dict[str, Any] = {}
+    for line in text.splitlines():
         if line.startswith("case "):
             kernels.append({})
-        elif match := _KERNEL.search(line):
+        elif line.startswith("end "):
+            end = json.loads(line.removeprefix("end "))
+        elif kernels and (match := _KERNEL.search(line)):
             kernels[-1][match.group(1)] = match.group(2)
+    if not end:
+        return Found(how, "ONNX Runtime", (), (), "the model does not run on CUDA: the probe ended early")
     return Found(how, end["runtime"], tuple(kernels), tuple(end["on_cpu"])) if end["provider"] == "CUDAExecutionProvider" else None
 
 

@@ -1,6 +1,7 @@
 """Speed and memory, as ratios measured in one run: `make bench`, or `python tests/bench/run.py front growth export latency`.
 
-Nothing here is a test: machines are noisy. Each line says what it is held against and the target of the design.
+`--models` and `--quick` make `latency` shorter; `make bench PARTS="latency --quick"` passes them on. Nothing here is a test:
+machines are noisy. Each line says what it is held against and the target of the design.
 """
 
 from __future__ import annotations
@@ -116,25 +117,29 @@ def memory() -> None:
     say("peak growth / weights", float(done.stdout) / weights, "x", "at most 0.3")
 
 
-def latency() -> None:
-    """ONNX Runtime on the CPU: our file against torch's exports at opset 20 and 23 and PyTorch eager; interleaved medians."""
-    from latency import compare_all
+def latency(models: list[str] | None = None, quick: bool = False) -> None:
+    """ONNX Runtime on the CPU: our file against other graphs of the same module, inductor and PyTorch eager; interleaved medians."""
+    from latency import MODELS, compare_all
     print("CPU latency: ours / the fastest of the others")
-    for name, ratio in compare_all():
-        say(name, ratio, "x", "act above 1.05")
+    for point, ratios in compare_all(models or list(MODELS), quick):
+        RESULTS.update({f"{point}: nnspec / {who}": ratio for who, ratio in ratios.items()})
+        worst = max(ratios, key=lambda who: ratios[who])
+        say(f"{point}: nnspec / {worst}", ratios[worst], "x", "act above 1.05")
 
 
-PARTS = {"front": front, "growth": growth, "export": export, "memory": memory, "latency": latency}
+PARTS: dict[str, Callable[..., None]] = {"front": front, "growth": growth, "export": export, "memory": memory, "latency": latency}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("-o", "--output", help="write the numbers to this JSON file")
+    parser.add_argument("--models", nargs="+", help="those of `latency`, by name; all without it")
+    parser.add_argument("--quick", action="store_true", help="three shapes a model in place of six")
     chosen = parser.parse_args()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     for part in chosen.parts or PARTS:
-        PARTS[part]()
+        PARTS[part](*((chosen.models, chosen.quick) if part == "latency" else ()))
     if chosen.output:
         Path(chosen.output).write_text(json.dumps(RESULTS, indent=1) + "\n")
 
