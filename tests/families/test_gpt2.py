@@ -1,7 +1,6 @@
 """GPT-2: imported checkpoints compute what transformers computes."""
 
 import pytest
-
 from families.harness import Family
 
 GPT2 = Family("GPT2LMHeadModel", {"vocab_size": 43, "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 32})

@@ -1,7 +1,6 @@
 """Llama: imported checkpoints compute what transformers computes."""
 
 import pytest
-
 from families.harness import Family
 
 LLAMA = Family("LlamaForCausalLM", {
