@@ -115,6 +115,21 @@ class Fields:
         """An object inside; one that is missing or of another kind is reported once, not field by field."""
         return self._inside(key, self.take(key, dict), quiet=not isinstance(self.value.get(key), dict))
 
+    def maybe(self, key: str) -> Fields | None:
+        """An object inside that may be left out."""
+        if self.value.get(key) is None:
+            self.asked.append(key)
+            return None
+        return self.child(key)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of texts."""
+        found = self.take(key, list)
+        for entry in found:
+            if not isinstance(entry, str):
+                self._expected(key, "a list of texts", entry)
+        return tuple(x for x in found if isinstance(x, str))
+
     def children(self, key: str) -> list[Fields]:
         return [self._inside(f"{key}[{i}]", entry) for i, entry in enumerate(self.objects(key))]
 

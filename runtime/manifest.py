@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from .fields import Fields
 
 VERSION = 1
 NAME = "manifest.json"
-FULL, NO_WEIGHTS = FORMS = ("full", "no-weights")
+FULL, NO_WEIGHTS, STEP = FORMS = ("full", "no-weights", "step")
+KINDS = ("clock", "append", "ring", "carry")
 DTYPES = ("int64", "int32", "bool", "float32", "float16", "bfloat16")
 FLOATS = ("float32", "float16", "bfloat16")
 Shape = tuple[int | str, ...]
@@ -80,9 +81,54 @@ class Input:
 
 
 @dataclass(frozen=True)
+class State:
+    """What a step model reads and writes under one name, at first zeros, or what the prefix model gives as `start`.
+
+    `kind`: `clock`, int64 [B], the positions behind each row; `append`, a cache with position p in slot p of `axis`; `ring`, one
+    with position p in slot p mod its size, which is at least `window` - 1 + N for chunks of N; `carry`, a running state.
+    `capacity` is the dimension of a cache's axis, `batch` the axis of rows; a position of a row takes `bytes` of a cache that grows.
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    shape: Shape
+    batch: int
+    axis: int | None = None
+    capacity: str | None = None
+    window: int | None = None
+    start: str | None = None
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Stream:
+    """How a model runs in steps along the axis `along`: `chunk` are its inputs for N new positions, `fixed` those that the prefix
+    model gives; `dropped` inputs of the whole model are not needed; no row gets longer than `limit`."""
+
+    along: str
+    chunk: tuple[str, ...]
+    fixed: tuple[str, ...]
+    states: tuple[State, ...]
+    dropped: tuple[str, ...] = ()
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """Another model of the folder."""
+
+    model: ModelFile
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+    sites: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
 class Manifest:
-    """`form` says whether the weights are there; `structure` and `identity` are the graph's hashes; `sites` the fusion report;
-    `certificate` None when skipped; `proof`, of the kernels on CUDA, None when not asked for."""
+    """`form` says what the model is: whole, without its weights, or a step with its `stream` and perhaps a `prefix` model. `structure`
+    and `identity` are the graph's hashes; `sites` the fusion report; `certificate` None when skipped; `proof`, of the kernels on CUDA,
+    None when not asked for."""
 
     name: str
     form: str
@@ -99,6 +145,16 @@ class Manifest:
     sites: tuple[Mapping[str, Any], ...] = ()
     certificate: Mapping[str, Any] | None = None
     proof: Mapping[str, Any] | None = None
+    prefix: Part | None = None
+    stream: Stream | None = None
+
+    @property
+    def prefixed(self) -> Manifest | None:
+        """The prefix model as a manifest of its own."""
+        if self.prefix is None:
+            return None
+        part = self.prefix
+        return replace(self, model=part.model, inputs=part.inputs, outputs=part.outputs, sites=part.sites, prefix=None, stream=None)
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -181,15 +237,44 @@ def _manifest(top: Fields) -> Manifest:
         name=top.text("name"), form=top.one_of("form", FORMS), target=top.text("target"), dtype=top.one_of("dtype", FLOATS),
         producer=top.text("producer"), model=ModelFile(model.file("file"), model.sha256("sha256")),
         data=tuple(DataFile(d.file("file"), d.count("bytes"), d.sha256("sha256")) for d in top.children("data")),
-        inputs=tuple(_input(x) for x in top.children("inputs")),
-        outputs=tuple(Output(x.text("name"), x.one_of("dtype", DTYPES), x.shape("shape"),
-                             x.take("value", str, None, optional=True)) for x in top.children("outputs")),
+        inputs=_inputs(top), outputs=_outputs(top),
         structure=top.text("structure"), identity=top.text("identity"), parameters=top.count("parameters"),
         sites=tuple(top.objects("sites")), certificate=top.take("certificate", dict, None, optional=True),
         proof=top.take("proof", dict, None, optional=True),
+        prefix=_part(top.maybe("prefix")), stream=_stream(top.maybe("stream")),
     )
     top.finish()
     return made
+
+
+def _inputs(top: Fields) -> tuple[Input, ...]:
+    return tuple(_input(x) for x in top.children("inputs"))
+
+
+def _outputs(top: Fields) -> tuple[Output, ...]:
+    return tuple(Output(x.text("name"), x.one_of("dtype", DTYPES), x.shape("shape"), x.take("value", str, None, optional=True))
+                 for x in top.children("outputs"))
+
+
+def _part(x: Fields | None) -> Part | None:
+    if x is None:
+        return None
+    model = x.child("model")
+    return Part(ModelFile(model.file("file"), model.sha256("sha256")), _inputs(x), _outputs(x), tuple(x.objects("sites")))
+
+
+def _stream(x: Fields | None) -> Stream | None:
+    if x is None:
+        return None
+    return Stream(x.text("along"), x.texts("chunk"), x.texts("fixed"), tuple(map(_state, x.children("states"))), x.texts("dropped"),
+                  x.take("limit", int, None, optional=True))
+
+
+def _state(x: Fields) -> State:
+    def maybe(key: str, kind: type) -> Any:
+        return x.take(key, kind, None, optional=True)
+    return State(x.text("name"), x.one_of("kind", KINDS), x.one_of("dtype", DTYPES), x.shape("shape"), x.count("batch"),
+                 maybe("axis", int), maybe("capacity", str), maybe("window", int), maybe("start", str), x.count("bytes"))
 
 
 def _input(x: Fields) -> Input:

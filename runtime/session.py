@@ -136,6 +136,12 @@ def open(folder: str | os.PathLike[str], device: str = "cpu", *, threads: int | 
                             "it was exported with `--no-weights`, to be looked at",
                             "export it again with `--weights FILE`, or with random ones: `--init SEED`")
     check(_files(folder, manifest, verify))
+    return load(folder, manifest, device, threads=threads, spin=spin, allow_fallback=allow_fallback, profile=profile)
+
+
+def load(folder: Path, manifest: Manifest, device: str = "cpu", *, threads: int | None = None, spin: bool = False,
+         allow_fallback: bool = False, profile: str | os.PathLike[str] | None = None) -> Artifact:
+    """One model of a folder whose files have been checked; see `open`."""
     session = _session(folder / manifest.model.file, device, _options(threads, spin, profile))
     artifact = Artifact(folder, manifest, session)
     if artifact.provider != PROVIDERS[device] and not allow_fallback:
@@ -151,7 +157,7 @@ def _folder(path: str | os.PathLike[str]) -> Path:
 
 def _files(folder: Path, manifest: Manifest, verify: bool) -> list[ArtifactError]:
     problems = []
-    files: list[ModelFile | DataFile] = [manifest.model, *manifest.data]
+    files: list[ModelFile | DataFile] = [manifest.model, *([manifest.prefix.model] if manifest.prefix else []), *manifest.data]
     for file in files:
         path, size = folder / file.file, getattr(file, "bytes", None)
         if not path.is_file():

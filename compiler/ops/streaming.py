@@ -113,7 +113,7 @@ class Append(Op):
 class CachedAttention(Op):
     """Causal attention of a chunk over a cache that it is in already: query i of row b is at past[b] + i. See `attention`."""
 
-    name = "cached_attention"
+    name = "attention"
     signature = ("query: float[B H N d]; key: float[B G C d]; value: float[B G C v]; past: int64[B]; keep?: bool[*k]; "
                  "score_bias?: float[*s] -> out: float[B H N v]; weights: float[B H N C]")
     site = True

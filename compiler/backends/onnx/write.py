@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,10 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from ... import __version__
-from ...ir.parameters import count
+from ...ir.parameters import state_shapes
 from ...lang.diagnostic import Diagnostics, diagnostic
 from ...runtime.convert import narrow_bfloat16
-from ...runtime.manifest import FULL, NAME, NO_WEIGHTS, DataFile, Manifest, ModelFile, encode
+from ...runtime.manifest import FULL, NAME, NO_WEIGHTS, STEP, DataFile, Manifest, ModelFile, Part, Stream, encode
 from ...weight_file import Deferred, Turned
 from ...weight_names import fold
 from .builder import ELEMENT, Recipe
@@ -29,7 +30,8 @@ from .emit import Emitted
 from .interface import interface
 from .recipes import RECIPES, STREAMED
 
-MODEL = "model.onnx"
+MODEL, PREFIX = "model.onnx", "prefix.onnx"
+NEW_LENGTH, CHUNKED = "new_length", "N"              # of step models
 ABSENT = "weights-left-out.bin"     # the file that a model without weights would have
 INLINE = 1024                     # bytes below which a weight stays in the model file
 ALIGN, LARGE = 64, 1 << 20        # tensors of LARGE bytes start at a page, so that they can be mapped
@@ -41,8 +43,10 @@ Tensors = Callable[[str], np.ndarray | Deferred]
 Check = Callable[[Path], Mapping[str, Any]]
 
 
-def write(emitted: Emitted, folder: str | os.PathLike[str], tensors: Tensors | None, check: Check | None = None) -> Manifest:
-    """Write `folder/model.onnx`, its weights and `folder/manifest.json`; returns the manifest.
+def write(emitted: Emitted, folder: str | os.PathLike[str], tensors: Tensors | None, check: Check | None = None,
+          stream: Stream | None = None, prefix: Emitted | None = None) -> Manifest:
+    """Write `folder/model.onnx`, its weights and `folder/manifest.json`; returns the manifest. A step model has its `stream`, and
+    perhaps a `prefix` model beside it, over the same weights.
 
     `tensors` gives the parameter at a path, a float array of the spec's shape or a tensor still in its file; each is asked for
     when it is written and not kept. None leaves the weights out: the model names their places in a file that is not there, and
@@ -57,11 +61,11 @@ def write(emitted: Emitted, folder: str | os.PathLike[str], tensors: Tensors | N
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".export-", ignore_cleanup_errors=True) as name:
             staged = Path(name)
-            manifest = _stage(emitted, staged, tensors)
+            manifest = _stage(emitted, staged, tensors, stream, prefix)
             if check is not None:
                 manifest = replace(manifest, **check(staged))
                 (staged / NAME).write_bytes(encode(manifest).encode())
-            kept = [d.file for d in manifest.data]
+            kept = [*(d.file for d in manifest.data), *([PREFIX] if prefix is not None else [])]
             with _alone(folder):
                 _commit(staged, folder, [*kept, MODEL, NAME])
                 _remove_old(folder, set(kept))
@@ -75,19 +79,31 @@ def write(emitted: Emitted, folder: str | os.PathLike[str], tensors: Tensors | N
     return manifest
 
 
-def _stage(emitted: Emitted, staged: Path, tensors: Tensors | None) -> Manifest:
+def _stage(emitted: Emitted, staged: Path, tensors: Tensors | None, stream: Stream | None, prefix: Emitted | None) -> Manifest:
+    models = [emitted] if prefix is None else [emitted, prefix]
+    made, data = _no_weights(models) if tensors is None else _weights(models, staged, tensors)
+    files = []
+    for name, model in zip((MODEL, PREFIX), made, strict=False):
+        text = model.SerializeToString(deterministic=True)
+        (staged / name).write_bytes(text)
+        files.append(ModelFile(name, hashlib.sha256(text).hexdigest()))
     inputs, outputs = interface(emitted)
-    model, data = _no_weights(emitted) if tensors is None else _weights(emitted, staged, tensors)
-    text = model.SerializeToString(deterministic=True)
+    if stream is not None:
+        inputs = tuple(replace(x, length_of=CHUNKED) if x.name == NEW_LENGTH else x for x in inputs)
     structure, identity = emitted.hashes
     manifest = Manifest(
-        name=emitted.graph.name, form=NO_WEIGHTS if tensors is None else FULL, target=emitted.target, dtype=emitted.dtype,
-        producer=f"nnspec {__version__}", model=ModelFile(MODEL, hashlib.sha256(text).hexdigest()), data=data,
-        inputs=inputs, outputs=outputs, structure=structure, identity=identity, parameters=count(emitted.graph),
-        sites=emitted.sites)
-    (staged / MODEL).write_bytes(text)
+        name=emitted.graph.name, form=NO_WEIGHTS if tensors is None else STEP if stream else FULL, target=emitted.target,
+        dtype=emitted.dtype, producer=f"nnspec {__version__}", model=files[0], data=data, inputs=inputs, outputs=outputs,
+        structure=structure, identity=identity, parameters=_parameters(models), sites=emitted.sites, stream=stream,
+        prefix=None if prefix is None else Part(files[1], *interface(prefix), prefix.sites))
     (staged / NAME).write_bytes(encode(manifest).encode())
     return manifest
+
+
+def _parameters(models: list[Emitted]) -> int:
+    """Numbers in the parameters of all models; what several read counts once."""
+    shapes = {path: shape for m in models for path, shape in state_shapes(m.graph).items()}
+    return sum(prod(shape) for shape in shapes.values())
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -111,7 +127,7 @@ def _unwritable(folder: Path, error: OSError) -> Diagnostics:
 
 def _remove_old(folder: Path, kept: set[str]) -> None:
     for path in folder.iterdir():
-        if _OURS.fullmatch(path.name) and path.name not in kept:
+        if (_OURS.fullmatch(path.name) or path.name == PREFIX) and path.name not in kept:
             with suppress(OSError):     # another program may hold it open; the manifest does not name it any more
                 path.unlink()
 
@@ -162,49 +178,61 @@ def _backup(final: Path, spare: Path) -> Path | None:
 # weights
 
 
-def _weights(emitted: Emitted, staged: Path, tensors: Tensors) -> tuple[ModelProto, tuple[DataFile, ...]]:
-    """The model with its initializers, and the file of those that are not inside it."""
-    model = ModelProto()
-    model.CopyFrom(emitted.model)
+def _weights(models: list[Emitted], staged: Path, tensors: Tensors) -> tuple[list[ModelProto], tuple[DataFile, ...]]:
+    """The models with their initializers, and the file of those that are not inside them; what several read is there once."""
+    made = [_copy(m) for m in models]
     placed: list[tuple[TensorProto, int, int]] = []
-    path, wrong = staged / "weights", Unfit(emitted.dtype)
+    known: dict[Any, tuple[bytes, int]] = {}              # what a weight is made of -> its bytes, or where it lies in the file
+    path, wrong = staged / "weights", Unfit(models[0].dtype)
     digest, at = hashlib.sha256(), 0
     with path.open("wb") as file:
-        for recipe in emitted.weights:
-            held = model.graph.initializer.add(name=recipe.name, data_type=ELEMENT[emitted.dtype], dims=recipe.shape)
-            size = _size(emitted, recipe)
-            pieces = _bytes(_make(emitted, recipe, tensors), recipe, emitted.dtype, wrong)
-            if size < INLINE:
-                held.raw_data = b"".join(bytes(p) for p in pieces)
-                continue
-            gap = _gap(at, size)
-            placed.append((held, at + gap, size))
-            for piece in chain((bytes(gap),), pieces):
-                file.write(piece)
-                digest.update(piece)
-            at += gap + size
+        for emitted, model in zip(models, made, strict=True):
+            for recipe in emitted.weights:
+                held = model.graph.initializer.add(name=recipe.name, data_type=ELEMENT[emitted.dtype], dims=recipe.shape)
+                size, same = _size(emitted, recipe), (recipe.kind, recipe.parameters, recipe.settings)
+                if same not in known:
+                    pieces = _bytes(_make(emitted, recipe, tensors), recipe, emitted.dtype, wrong)
+                    if size < INLINE:
+                        known[same] = b"".join(bytes(p) for p in pieces), 0
+                    else:
+                        gap = _gap(at, size)
+                        known[same] = b"", at + gap
+                        for piece in chain((bytes(gap),), pieces):
+                            file.write(piece)
+                            digest.update(piece)
+                        at += gap + size
+                if size < INLINE:
+                    held.raw_data = known[same][0]
+                else:
+                    placed.append((held, known[same][1], size))
     wrong.check()
     if not placed:
         path.unlink()
-        return model, ()
+        return made, ()
     name = f"weights-{digest.hexdigest()[:16]}.bin"
     path.rename(staged / name)
     for held, offset, size in placed:
         _place(held, name, offset, size)
-    return model, (DataFile(name, at, digest.hexdigest()),)
+    return made, (DataFile(name, at, digest.hexdigest()),)
 
 
-def _no_weights(emitted: Emitted) -> tuple[ModelProto, tuple[DataFile, ...]]:
-    """The model with the places of its initializers, and no file."""
-    model, at = ModelProto(), 0
+def _copy(emitted: Emitted) -> ModelProto:
+    model = ModelProto()
     model.CopyFrom(emitted.model)
-    for recipe in emitted.weights:
-        held = model.graph.initializer.add(name=recipe.name, data_type=ELEMENT[emitted.dtype], dims=recipe.shape)
-        size = _size(emitted, recipe)
-        at += _gap(at, size)
-        _place(held, ABSENT, at, size)
-        at += size
-    return model, ()
+    return model
+
+
+def _no_weights(models: list[Emitted]) -> tuple[list[ModelProto], tuple[DataFile, ...]]:
+    """The models with the places of their initializers, and no file."""
+    made, at = [_copy(m) for m in models], 0
+    for emitted, model in zip(models, made, strict=True):
+        for recipe in emitted.weights:
+            held = model.graph.initializer.add(name=recipe.name, data_type=ELEMENT[emitted.dtype], dims=recipe.shape)
+            size = _size(emitted, recipe)
+            at += _gap(at, size)
+            _place(held, ABSENT, at, size)
+            at += size
+    return made, ()
 
 
 def _size(emitted: Emitted, recipe: Recipe) -> int:

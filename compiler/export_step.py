@@ -1,0 +1,61 @@
+"""Export of the step form: a model that takes a few positions at a time and its state, and one for what is fixed before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from .backends.onnx import emit
+from .backends.onnx.emit import Emitted
+from .backends.onnx.builder import typed
+from .lang.diagnostic import Diagnostics, diagnostic, suggest
+from .runtime.manifest import State, Stream
+from .stages.stream.form import State as FormState
+from .stages.stream.form import StepForm
+
+if TYPE_CHECKING:
+    from .model import Model
+
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "bool": 1}
+
+
+def emit_step(model: Model, form: StepForm, target: str, dtype: str, without: frozenset[str],
+              typical: Mapping[str, int] | None = None) -> tuple[Emitted, Emitted | None, Stream]:
+    """The step model, the prefix model or None, and what the manifest says of them. Raises Diagnostics, as `emit` does."""
+    _check_without(model, form, without)
+    step = emit(form.step, target, dtype, (), model.spec_text, typical)
+    prefix = None
+    if form.prefix is not None:
+        here = {a.name for a in form.prefix.root.arguments}
+        prefix = emit(form.prefix, target, dtype, without & here, "", typical)
+    return step, prefix, stream(model, form, dtype)
+
+
+def stream(model: Model, form: StepForm, dtype: str) -> Stream:
+    """What a manifest says of a step form."""
+    limits = [b.limit for b in model.lowered.bounds if b.symbol == form.along]
+    rows = form.states[0].type.shape[0] if form.states else None
+    states = tuple(_state(s, rows, dtype) for s in form.states)
+    return Stream(form.along, form.chunk, form.fixed, states, form.dropped, min(limits, default=None))
+
+
+def _state(state: FormState, rows: Any, dtype: str) -> State:
+    shape = tuple(str(d) if d.value is None else d.value for d in state.type.shape)
+    element, layout = typed(state.type, dtype), state.layout
+    sizes = [d.value for k, d in enumerate(state.type.shape) if k != state.axis and d != rows]
+    grows = BYTES[element] * prod(n for n in sizes if n is not None) if state.kind == "append" else 0
+    batch = next((k for k, d in enumerate(state.type.shape) if d == rows), 0)
+    return State(state.name, state.kind, element, shape, batch, state.axis, layout.capacity if layout else None,
+                 layout.window if layout else None, state.start, grows)
+
+
+def _check_without(model: Model, form: StepForm, without: frozenset[str]) -> None:
+    known = {a.name: a.type.optional for a in model.lowered.root.arguments}
+    wrong = [diagnostic("unknown-name", f"the model has no input `{name}` to leave out", model.lowered.root.origin.span,
+                        help=suggest(name, known, "inputs")) for name in sorted(without - set(known))]
+    wrong += [diagnostic("absent-value", f"input `{name}` cannot be left out: it is not optional", model.lowered.root.origin.span,
+                         help=f"write `{name}: optional ...` in the spec's inputs")
+              for name in sorted(without & set(known)) if not known[name] and name not in form.dropped]
+    if wrong:
+        raise Diagnostics(wrong)
