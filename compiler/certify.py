@@ -27,10 +27,12 @@ class Case:
     sizes: Mapping[str, int]
     empty: bool
     without: tuple[str, ...] = ()
+    way: str = ""                               # how a step form was run
 
     def __str__(self) -> str:
         left_out = f" without {' and '.join(self.without)}" if self.without else ""
-        return " ".join(f"{k}={v}" for k, v in self.sizes.items()) + (" with an empty row" if self.empty else "") + left_out
+        return " ".join(f"{k}={v}" for k, v in self.sizes.items()) + (" with an empty row" if self.empty else "") + left_out + (
+            f" in {self.way}" if self.way else "")
 
 
 @dataclass

@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .backends.onnx import emit, write
+from .backends.onnx.emit import Emitted
+from .backends.onnx.interface import interface
 from .certify import certify
 from .expect import REQUIRE_FUSED, unmet
 from .ir.graph import Graph
 from .ir.parameters import state_shapes
 from .ir.twin import twin
 from .lang.diagnostic import CheckFailed, Diagnostics, diagnostic
-from .runtime.manifest import Manifest
+from .runtime.manifest import FULL, STEP, Manifest, Stream
 from .weight_names import match_weights
 
 if TYPE_CHECKING:
@@ -32,7 +34,8 @@ LARGEST = 3_000_000_000            # parameters above which no PyTorch module is
 
 
 def export(model: Model, folder: Path, weights: Any, init: int | None, target: str, dtype: str, certificate: str,
-           without: frozenset[str], require_fused: bool = False, prove: bool = False, no_weights: bool = False) -> Manifest:
+           without: frozenset[str], require_fused: bool = False, prove: bool = False, no_weights: bool = False,
+           typical: Mapping[str, int] | None = None, form: str = FULL, along: str | None = None) -> Manifest:
     """See `Model.export`."""
     _check_weights(weights, init, no_weights, prove)
     if dtype == "bfloat16" and target != "ort-cuda":
@@ -40,27 +43,69 @@ def export(model: Model, folder: Path, weights: Any, init: int | None, target: s
                                       help="add `--target ort-cuda`, or export float32 or float16")])
     if prove:
         _check_provable(target)
-    emitted = emit(model.lowered, target, dtype, without, model.spec_text)
-    if short := unmet([*model.contract, *([REQUIRE_FUSED] if require_fused else [])], emitted.sites, model.lowered, target):
+    made = _made(model, target, dtype, without, typical, form, along)
+    if short := unmet([*model.contract, *([REQUIRE_FUSED] if require_fused else [])], made.sites, model.lowered, target):
         raise CheckFailed(short)
     if no_weights:
-        return write(emitted, folder, None, lambda at: {"certificate": {"status": "none"}})
+        return made.write(folder, None, lambda at: {"certificate": {"status": "none"}})
     large = model.parameters > LARGEST
     with ExitStack() as stack:
         module, tensors = _weights(model, weights, init, certificate != "none" and not large, stack)
 
         def check(folder: Path) -> dict[str, Any]:
-            full, twin_dtype = certificate == "full", "float32" if dtype == "bfloat16" else dtype
+            full = certificate == "full"
             if certificate == "none":
                 return {"status": "none"}
-            if large:
-                found = _twin(twin(model.lowered), None, target, twin_dtype, without, full)
-                return found | {"note": "certified on a twin with one copy of each distinct layer and random weights"}
-            if dtype == "bfloat16":
-                found = _twin(model.lowered, module, target, twin_dtype, without, full)
-                return found | {"note": "certified on its float32 twin: bfloat16 runs on CUDA only"}
-            return certify(folder, module, _arguments(model.lowered), dtype, full)
-        return write(emitted, folder, tensors, lambda at: {"certificate": check(at), "proof": _proof(at) if prove else None})
+            if not large and dtype != "bfloat16":
+                return made.certify(folder, module, model.lowered, full)
+            graph = twin(model.lowered) if large else model.lowered
+            small = _made(_Lowered(graph), target, "float32" if dtype == "bfloat16" else dtype, without, typical, form, along)
+            found = _twin(small, graph, None if large else module, full)
+            return found | {"note": "certified on a twin with one copy of each distinct layer and random weights" if large else
+                            "certified on its float32 twin: bfloat16 runs on CUDA only"}
+        return made.write(folder, tensors, lambda at: {"certificate": check(at), "proof": _proof(at) if prove else None})
+
+
+@dataclass(frozen=True)
+class _Lowered:
+    """A graph that stands for a model."""
+
+    lowered: Graph
+    spec_text: str = ""
+
+
+@dataclass(frozen=True)
+class _Made:
+    """The models of an artifact: the whole one, or a step with its stream and prefix."""
+
+    model: Emitted
+    stream: Stream | None = None
+    prefix: Emitted | None = None
+
+    @property
+    def sites(self) -> tuple[Mapping[str, Any], ...]:
+        return (*self.model.sites, *(self.prefix.sites if self.prefix else ()))
+
+    def write(self, folder: Path, tensors: Any, check: Any) -> Manifest:
+        return write(self.model, folder, tensors, check, self.stream, self.prefix)
+
+    def certify(self, folder: Path, module: Any, graph: Graph, full: bool) -> dict[str, Any]:
+        """The certificate of a folder, against the module of the whole graph."""
+        if self.stream is None:
+            return certify(folder, module, arguments(graph), self.model.dtype, full)
+        from .certify_step import certify_step
+        whole, _ = interface(emit(graph, "portable"))
+        return certify_step(folder, module, graph, arguments(graph), whole, self.model.dtype)
+
+
+def _made(model: Model | _Lowered, target: str, dtype: str, without: frozenset[str], typical: Mapping[str, int] | None, form: str,
+          along: str | None) -> _Made:
+    if form != STEP:
+        return _Made(emit(model.lowered, target, dtype, without, model.spec_text, typical))
+    from .export_step import emit_step
+    from .stages.stream import step_form
+    step, prefix, stream = emit_step(model, step_form(model.lowered, along), target, dtype, without, typical)
+    return _Made(step, stream, prefix)
 
 
 def _check_weights(weights: Any, init: int | None, no_weights: bool, prove: bool) -> None:
@@ -97,7 +142,7 @@ def _unproven(missing: Missing) -> Diagnostics:
     return Diagnostics([diagnostic("cannot-prove", f"kernels cannot be proven: {missing}", help=missing.help)])
 
 
-def _arguments(graph: Graph) -> tuple[str, ...]:
+def arguments(graph: Graph) -> tuple[str, ...]:
     """The inputs in the order of the module's `forward`: those that may be absent come last."""
     return tuple(a.name for a in sorted(graph.root.arguments, key=lambda a: a.type.optional))
 
@@ -157,11 +202,11 @@ def read_tensor(tensor: Any) -> Any:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
-def _twin(graph: Graph, module: Any, target: str, dtype: str, without: frozenset[str], full: bool) -> dict[str, Any]:
+def _twin(made: _Made, graph: Graph, module: Any, full: bool) -> dict[str, Any]:
     """Certify another graph, in another dtype or with random weights, in a folder of its own."""
     if module is None:
         from .backends.torch import build
         module = build(graph, seed=0)
     with tempfile.TemporaryDirectory() as scratch:
-        write(emit(graph, target, dtype, without), Path(scratch), _reader(module))
-        return certify(Path(scratch), module, _arguments(graph), dtype, full)
+        made.write(Path(scratch), _reader(module), None)
+        return made.certify(Path(scratch), module, graph, full)

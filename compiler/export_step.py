@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .backends.onnx import emit
 from .backends.onnx.emit import Emitted
@@ -14,13 +14,10 @@ from .runtime.manifest import State, Stream
 from .stages.stream.form import State as FormState
 from .stages.stream.form import StepForm
 
-if TYPE_CHECKING:
-    from .model import Model
-
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "bool": 1}
 
 
-def emit_step(model: Model, form: StepForm, target: str, dtype: str, without: frozenset[str],
+def emit_step(model: Any, form: StepForm, target: str, dtype: str, without: frozenset[str],
               typical: Mapping[str, int] | None = None) -> tuple[Emitted, Emitted | None, Stream]:
     """The step model, the prefix model or None, and what the manifest says of them. Raises Diagnostics, as `emit` does."""
     _check_without(model, form, without)
@@ -32,7 +29,7 @@ def emit_step(model: Model, form: StepForm, target: str, dtype: str, without: fr
     return step, prefix, stream(model, form, dtype)
 
 
-def stream(model: Model, form: StepForm, dtype: str) -> Stream:
+def stream(model: Any, form: StepForm, dtype: str) -> Stream:
     """What a manifest says of a step form."""
     limits = [b.limit for b in model.lowered.bounds if b.symbol == form.along]
     rows = form.states[0].type.shape[0] if form.states else None
@@ -50,7 +47,7 @@ def _state(state: FormState, rows: Any, dtype: str) -> State:
                  layout.window if layout else None, state.start, grows)
 
 
-def _check_without(model: Model, form: StepForm, without: frozenset[str]) -> None:
+def _check_without(model: Any, form: StepForm, without: frozenset[str]) -> None:
     known = {a.name: a.type.optional for a in model.lowered.root.arguments}
     wrong = [diagnostic("unknown-name", f"the model has no input `{name}` to leave out", model.lowered.root.origin.span,
                         help=suggest(name, known, "inputs")) for name in sorted(without - set(known))]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from .checkpoint import Foreign
+    from .compare import Comparison
     from .expect import Expectation
     from .export_weights import Written
     from .runtime.manifest import Manifest
@@ -111,17 +112,23 @@ class Model:
 
     def export(self, folder: str | Path, weights: str | Path | torch.nn.Module | None = None, init: int | None = None,
                target: str = "ort-cpu", dtype: str = "float32", certify: str = "sweep", without: tuple[str, ...] = (),
-               require_fused: bool = False, prove: bool = False, no_weights: bool = False) -> Manifest:
+               require_fused: bool = False, prove: bool = False, no_weights: bool = False,
+               typical: Mapping[str, int] | None = None, form: str = "full", along: str | None = None) -> Manifest:
         """Write `folder/model.onnx`, its weights and `folder/manifest.json`, and certify it against PyTorch.
 
+        `form="step"` writes the model that decoding runs, a few positions of the axis `along` at a time with its state, and `prefix.onnx`
+        for what is fixed before them; `runtime.decoder` opens it.
+
         Give `weights` (a file, or a module of this model), `init` (a seed) or `no_weights`: the graph and the manifest alone, to be looked
-        at. `certify` is sweep, full or none.
+        at. `certify` is sweep, full or none. `typical` are sizes of free dimensions, 128 where not given, by which the faster of two right
+        forms is taken.
         A site that takes another form than `expect:` asks for, or with `require_fused` an attention site that is not fused, raises
         `CheckFailed`. `prove` finds the kernels that CUDA selects (`manifest.proof`). Raises Diagnostics; an export that fails leaves
         the folder as it was.
         """
         from .export import export
-        return export(self, Path(folder), weights, init, target, dtype, certify, frozenset(without), require_fused, prove, no_weights)
+        return export(self, Path(folder), weights, init, target, dtype, certify, frozenset(without), require_fused, prove,
+                      no_weights, typical, form, along)
 
     def export_weights(self, given: str | Path | torch.nn.Module, path: str | Path, dtype: str | None = None, prefix: str = "") -> Written:
         """Write parameters as safetensors under the foreign names of the spec's `checkpoint:`, its rules backwards.
@@ -132,6 +139,18 @@ class Model:
         """
         from .export_weights import export_weights
         return export_weights(self, given, Path(path), dtype, prefix)
+
+    def compare(self, reference: str | Path | Mapping[str, Any], weights: str | Path | torch.nn.Module,
+                tolerance: float = 1e-4) -> Comparison:
+        """The model's values against those of a reference: arrays by name, or an `.npz` file of them.
+
+        Names of inputs are inputs; others are outputs, or paths of nodes with the number of a copy (`layers.0.attention.query`; in a scan,
+        the values of all steps). A value differs where its largest difference is above `tolerance` times the largest number of the
+        reference. Raises Diagnostics and ArtifactError for names, shapes and dtypes that do not fit.
+        """
+        from .compare import compare_values
+        from .runtime.data import load_inputs
+        return compare_values(self, reference if isinstance(reference, Mapping) else load_inputs(reference), weights, tolerance)
 
     @property
     def spec_text(self) -> str:
