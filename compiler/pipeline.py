@@ -15,7 +15,7 @@ from pathlib import Path
 from .budget import over
 from .checkpoint import check_checkpoint
 from .expect import Expectation, expectations
-from .foreign.fit import Fitted, check_later, section_of
+from .foreign.fit import Fitted, check_later, check_section
 from .foreign.folder import Foreign, opened
 from .ir.graph import Graph
 from .lang.diagnostic import Diagnostic, Sink
@@ -63,7 +63,7 @@ def front(path: str | Path, sizes: Mapping[str, str] | None = None, family: str 
     for used in whole.files:
         check(used.tree, sink, "library")
     sink.check()
-    section_of(tree, sink)
+    check_section(tree, sink)
     spec = decode(source, tree, whole.files, sink, whole.uses)
     sink.check()
     assert spec is not None

@@ -173,7 +173,7 @@ def unknown(section: Section, config: Mapping, covered: set[str], sink: Sink) ->
         near = nearest(name, deep)
         helps = [*([f"did you mean `{near}`?"] if near else []),
                  f"where it changes nothing, add it to the family: `config: {{ignore: [{name}]}}`",
-                 f"where only one value is supported: `{name}: {{require: {_short(value)}}}`"]
+                 *([f"where only one value is supported: `{name}: {{require: {_short(value)}}}`"] if isinstance(value, Scalar) else [])]
         sink.add(fault(UNKNOWN, f"the family does not know the config key `{name}`", key.span, help=helps).diagnostic)
 
 
@@ -246,7 +246,9 @@ def equal(a: Tree, b: Tree) -> bool:
 def shown(tree: Tree) -> str:
     """A value in a message."""
     value = single(tree)
-    return f"`{_short(value)}`" if value is not None else kind(tree)
+    if value is None:
+        return kind(tree)
+    return f'the text `"{_short(value)}"`' if value.quoted and number(value.text) is not None else f"`{_short(value)}`"
 
 
 def _short(tree: Tree) -> str:

@@ -29,13 +29,17 @@ class Fitted:
     later: tuple[Later, ...] = ()
 
 
-def section_of(tree: Mapping, sink: Sink) -> Section:
-    """The `config:` section of a checked file; whatever is wrong with it goes to `sink`, every path of every choice too."""
-    checkpoint, sizes = tree.get("checkpoint"), tree.get("sizes")
-    written = checkpoint.get("config") if isinstance(checkpoint, Mapping) else None
-    section = read_section(written, sizes.keys() if isinstance(sizes, Mapping) else (), sink)
-    _check_paths(section, tree, sink)
-    return section
+def check_section(tree: Mapping, sink: Sink) -> None:
+    """Whatever is wrong with the `config:` section of a checked file goes to `sink`, every path of every choice too. One that a
+    variant has from its base is passed over: the variant may have removed what a choice changes."""
+    written = _at(tree, "checkpoint.config")
+    if written is not None and written.span.source is tree.span.source:
+        _check_paths(_section(tree, sink), tree, sink)
+
+
+def _section(tree: Mapping, sink: Sink) -> Section:
+    sizes = tree.get("sizes")
+    return read_section(_at(tree, "checkpoint.config"), sizes.keys() if isinstance(sizes, Mapping) else (), sink)
 
 
 def _check_paths(section: Section, tree: Mapping, sink: Sink) -> None:
@@ -61,7 +65,7 @@ def _check_choice(choice: Choice, tree: Mapping, sink: Sink) -> None:
 def fit(tree: Mapping, config: Mapping, name: str, harmless: Iterable[str], sink: Sink) -> Fitted:
     """The family's tree as `config` has it, under another name."""
     sink.check()
-    section = section_of(tree, sink)
+    section = _section(tree, sink)
     sink.check()
     matched = match_config(section, config, harmless, sink)
     sink.check()

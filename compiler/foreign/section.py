@@ -144,6 +144,9 @@ def _key(name: Scalar, tree: Tree, sizes: Collection[str], sink: Sink) -> Key:
     if not all(spellings):
         raise fault(CODE, "a spelling between `|` is missing", name.span)
     size, require, pattern = _one(tree.get("size")), tree.get("require"), _one(tree.get("pattern"))
+    default = tree.get("default")
+    if pattern is None and not isinstance(default, Scalar | None):
+        raise fault(CODE, f"the default of `{name.text}` is one value", default.span)
     ways = [w for w in ("size", "at", "pattern", "choose", "require") if w in tree]
     if not ways:
         raise fault(CODE, f"`{name.text}` does not say what it means", name.span,
@@ -161,30 +164,26 @@ def _key(name: Scalar, tree: Tree, sizes: Collection[str], sink: Sink) -> Key:
         raise fault("unknown-name", f"no size is called `{size.text}`", size.span, help=suggest(size.text, sizes, "sizes"))
     choose, items = tree.get("choose"), tree.get("items")
     table = _one(tree.get("words"))
-    made = Key(name, spellings, size, tree.get("default"),
+    made = Key(name, spellings, size, default,
                tuple(_choice(e.key, e.value, sizes, sink) for e in choose) if isinstance(choose, Mapping) else (),
                tuple(_scalars(require)) if require is not None else (), pattern,
                tuple((e.key, e.value) for e in items if isinstance(e.value, Mapping)) if isinstance(items, Mapping) else (),
                _one(tree.get("at")), tuple((e.key.text, e.value) for e in shared(table) if isinstance(e.value, Scalar)) if table else ())
-    _check_default(made, sizes)
-    for value in made.require:
-        if not words(value.text, sizes):
-            _check_names(value, sizes)
+    for value in (*_scalars(made.default), *made.require):
+        with sink.catch():
+            _check_value(made, value, sizes)
     return made
 
 
-def _check_default(key: Key, sizes: Collection[str]) -> None:
-    if key.default is None:
-        return
+def _check_value(key: Key, value: Scalar, sizes: Collection[str]) -> None:
+    """A default or a required value: one of the key's own, a word, or an expression over sizes."""
     known = [c.value.text for c in key.choose] + [word.text for word, _ in key.items] + [word for word, _ in key.words]
-    if key.pattern is None and not isinstance(key.default, Scalar):
-        raise fault(CODE, f"the default of `{key.name.text}` is one value", key.default.span)
-    for word in _scalars(key.default):
-        if not any(same(word.text, k) for k in known):
-            if key.size is None and (key.at is None or key.words):
-                raise fault(CODE, f"the default `{word.text}` is none of its values", word.span, key.name.span,
-                            help=suggest(word.text, known, "values"))
-            _check_names(word, sizes)
+    if any(same(value.text, k) for k in known) or (key.require and words(value.text, sizes)):
+        return
+    if not key.require and key.size is None and (key.at is None or key.words):
+        raise fault(CODE, f"the default `{value.text}` is none of its values", value.span, key.name.span,
+                    help=suggest(value.text, known, "values"))
+    _check_names(value, sizes)
 
 
 def _check_names(value: Scalar, sizes: Collection[str]) -> None:
