@@ -11,10 +11,11 @@ from .lang.diagnostic import Diagnostic, Label, Sink, diagnostic, fault, suggest
 from .lang.tree import Mapping as TreeMapping
 from .lang.tree import Scalar, Tree
 from .lang.tree import Sequence as TreeSequence
+from .ops.mixture import MIXTURE
 from .ops.registry import OPS
 
 FUSED = "fused"
-SITES = tuple(name for name, op in OPS.items() if op.site)
+SITES = (*(name for name, op in OPS.items() if op.site), MIXTURE.name)
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,19 @@ def sites(region: Region, path: str = "") -> Iterator[tuple[str, Node]]:
     for node in region.nodes:
         here, op = join(path, node.name), node.op
         if isinstance(op, Repeat | Branch):
+            if isinstance(op, Branch) and op.route:
+                yield here, node
             for i, body in enumerate(op.schedule):
                 yield from sites(op.bodies[body], join(here, str(i)))
         elif isinstance(op, Call | Scan):
             yield from sites(op.body, here)
         elif op.site:
             yield here, node
+
+
+def _op(node: Node) -> Any:
+    """What has the forms of a site."""
+    return MIXTURE if isinstance(node.op, Branch) else node.op
 
 
 def unmet(contract: Iterable[Expectation], taken: Sequence[Mapping[str, Any]], graph: Graph, target: str) -> list[Diagnostic]:
@@ -89,7 +97,7 @@ def _unmet(key: Any, paths: list[str], node: Node, target: str) -> Diagnostic:
     if expectation.written is not None:
         labels.append(Label(expectation.written.span, f"expects {asked}"))
     return diagnostic(
-        "unmet-expect", f"`{paths[0]}` (`{node.op.name}`, {span.place}) {takes} the form `{form}` on {target}, not {asked}", *labels,
+        "unmet-expect", f"`{paths[0]}` (`{_op(node).name}`, {span.place}) {takes} the form `{form}` on {target}, not {asked}", *labels,
         note=[f"not `{f}`: {reason}" for f, reason in [*reasons, *_apart(expectation, form, node)]],
         help="change the node, or what is expected" if expectation.written else "change the node, or export without `--require-fused`")
 
@@ -102,10 +110,10 @@ def _apart(expectation: Expectation, form: str, node: Node) -> list[tuple[str, s
 
 def _covered(key: Scalar, there: Sequence[tuple[str, Node]]) -> list[Node]:
     """The sites that a key names."""
-    found = [node for path, node in there if (node.op.name == key.text if key.text in SITES else _covers(key.text, path))]
+    found = [node for path, node in there if (_op(node).name == key.text if key.text in SITES else _covers(key.text, path))]
     if not found:
         paths = list(dict.fromkeys(_pattern(path) for path, _ in there))
-        ops = list(dict.fromkeys(node.op.name for _, node in there))
+        ops = list(dict.fromkeys(_op(node).name for _, node in there))
         headline = (f"the model has no `{key.text}`" if key.text in SITES
                     else f"`{key.text}` is no op with forms to choose, and no path of one")
         raise fault("bad-expect", headline, key.span, help=suggest(key.text, [*ops, *paths], "sites of this model"))
@@ -141,7 +149,7 @@ class Offered:
 
 
 def _offered(node: Node) -> Iterator[Offered]:
-    for form in node.op.forms():
+    for form in _op(node).forms():
         yield Offered(form.name, form.fused, form.targets)
         if form.joined is not None:
             yield Offered(form.joined, form.fused, frozenset({"ort-cuda"}), form.name)

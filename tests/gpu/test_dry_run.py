@@ -131,3 +131,30 @@ def test_a_failed_proof_exits_1(tmp_path, monkeypatch, capsys, native_gru):
         main(["export", "spec.yaml", "--init", "1", "-o", "out", "--target", "ort-cuda", "--certify", "none", "--prove"])
     assert done.value.code == 1
     assert "proof failed: no attention kernels" in capsys.readouterr().out
+
+
+MIXTRAL = """
+nnspec: 1
+use: [attention, layers, ffn, positions]
+sizes: {width: 64, layers: 2, heads: 4, experts: 4}
+inputs: {tokens: "int64[B, S]"}
+graph:
+  embed: {op: embedding, in: tokens, entries: 97, width: width}
+  layers:
+    repeat: layers
+    block: pre_norm_layer
+    in: embed
+    norm: {op: rms_norm, eps: 1e-6}
+    attention: {block: multi_head_attention, heads: heads, causal: true, bias: false, position: rope}
+    ffn: {block: sparse_ffn, experts: experts, top_k: 2, expert: {block: gated_ffn, hidden: 96, activation: silu, bias: false}}
+outputs: {out: layers}
+expect: {moe: fused}
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_mixture_of_experts_is_one_node_on_cuda(tmp_path, dtype):
+    """A MoE node on the CPU would be a shortfall: it gives more than sizes."""
+    proof = proof_of(written(tmp_path, MIXTRAL), tmp_path / "out", dtype=dtype)
+    assert proof["shortfalls"] == [] and proof["status"] == "passed"
+    assert [(s["op"], s["form"]) for s in read(tmp_path / "out").sites if s["op"] == "moe"] == [("moe", "MoE")] * 2

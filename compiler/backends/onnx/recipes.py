@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from .packing import interleave
+
 
 def _plain(weights: list[np.ndarray], settings: dict[str, Any]) -> np.ndarray:
     """The parameter itself."""
@@ -43,5 +45,6 @@ RECIPES: dict[str, Callable[[list[Any], dict[str, Any]], Any]] = {
     "transpose": _transpose,
     "add": _add,
     "gates": _gates,
+    "interleave": interleave,
 }
-STREAMED = frozenset({"plain", "transpose"})
+STREAMED = frozenset({"plain", "interleave", "transpose"})

@@ -62,7 +62,7 @@ class Walker:
         op, here = node.op, at.inside(node.name)
         at.g.path, at.g.line = here.path, node.origin.span.place
         if isinstance(op, NamedParameter):
-            return [self._parameter(here, node)]
+            return [self.parameter(here, node)]
         if not isinstance(op, Control):
             return self._apply(here, region, node, used, env)
         given = {name: env[v] for name, v in node.inputs.items() if isinstance(v, Value)}
@@ -71,12 +71,14 @@ class Walker:
         elif isinstance(op, Scan):
             made = scan(here, op, used, given, self.region)
         elif isinstance(op, Branch) and op.route:
-            made = {node.outputs[0]: route(here, op, node.types[0], given, self.region)}
+            types = {port: region.type(v) for port, v in node.inputs.items() if isinstance(v, Value)}
+            made = {node.outputs[0]: route(here, node, types, given, self)}
         else:
             made = self._copies(here, op, used, given)
         return [made.get(name) for name in node.outputs]
 
-    def _parameter(self, here: Place, node: Node) -> Val:
+    def parameter(self, here: Place, node: Node) -> Val:
+        """The parameter that a node makes."""
         shape = tuple(d.value for d in node.types[0].shape if d.value is not None)
         assert len(shape) == len(node.types[0].shape), f"{here.owner} has a free size"
         self.parameters[here.owner] = shape

@@ -28,6 +28,7 @@ from ...weight_names import fold
 from .builder import ELEMENT, Recipe
 from .emit import Emitted
 from .interface import interface
+from .packing import parts
 from .recipes import RECIPES, STREAMED
 
 MODEL, PREFIX = "model.onnx", "prefix.onnx"
@@ -191,7 +192,7 @@ def _weights(models: list[Emitted], staged: Path, tensors: Tensors) -> tuple[lis
                 held = model.graph.initializer.add(name=recipe.name, data_type=ELEMENT[emitted.dtype], dims=recipe.shape)
                 size, same = _size(emitted, recipe), (recipe.kind, recipe.parameters, recipe.settings)
                 if same not in known:
-                    pieces = _bytes(_make(emitted, recipe, tensors), recipe, emitted.dtype, wrong)
+                    pieces = _parts(emitted, recipe, tensors, wrong)
                     if size < INLINE:
                         known[same] = b"".join(bytes(p) for p in pieces), 0
                     else:
@@ -263,6 +264,11 @@ def _make(emitted: Emitted, recipe: Recipe, tensors: Tensors) -> np.ndarray | De
     made = RECIPES[recipe.kind](arrays, dict(recipe.settings))
     assert made.shape == recipe.shape, f"{recipe.name}: made {made.shape}, said {recipe.shape}"
     return made
+
+
+def _parts(emitted: Emitted, recipe: Recipe, tensors: Tensors, wrong: Unfit) -> Iterator[memoryview | bytes]:
+    for part in parts(recipe):
+        yield from _bytes(_make(emitted, part, tensors), part, emitted.dtype, wrong)
 
 
 def _bytes(array: np.ndarray | Deferred | Turned, recipe: Recipe, dtype: str, wrong: Unfit) -> Iterator[memoryview | bytes]:
