@@ -118,10 +118,15 @@ def masked_mean(x, keep, dim, keepdim=False):
 
 @dataclass(frozen=True)
 class Mean(MaskedReduce):
-    """The mean over `axis`, of the entries that `keep` allows."""
+    """The mean over `axis`, of the entries that `keep` allows; added up in float32."""
 
     name, torch_name, onnx_type = "mean", "mean", "ReduceMean"
     signature = "in: float[*b]; keep?: bool[*k] -> float[*r]"
+
+    def emit(self, g: Any, op_type: str, x: Any) -> Any:
+        if op_type != self.onnx_type:
+            return super().emit(g, op_type, x)
+        return g.from_f32(super().emit(g, op_type, g.to_f32(x)))
 
     def masked_torch(self, t: Any, x: Any, keep: Any) -> Any:
         return t.helper(MASKED_MEAN)(x, keep, self.dims(), **self.ends())

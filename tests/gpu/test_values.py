@@ -55,7 +55,8 @@ def without_tf32(artifact, arrays):
     providers = [("CUDAExecutionProvider", {"use_tf32": "0"})] if cuda else []
     session = onnxruntime.InferenceSession(artifact.folder / "model.onnx", providers=[*providers, "CPUExecutionProvider"])
     assert session.get_providers()[0] == artifact.provider
-    return dict(zip([x.name for x in artifact.outputs], session.run([x.held for x in artifact.outputs], artifact.feeds(arrays)), strict=True))
+    values = session.run([x.held for x in artifact.outputs], artifact.feeds(arrays))
+    return dict(zip([x.name for x in artifact.outputs], values, strict=True))
 
 
 @pytest.mark.parametrize("device", DEVICES)
