@@ -30,6 +30,7 @@ from nnspec.stages.check import check
 from nnspec.stages.compose import compose
 from nnspec.stages.parse import load
 from safetensors.torch import save_file
+from transformers.core_model_loading import revert_weight_conversion
 
 RELATIVE = 1e-4                          # of the largest number of the reference's output
 Arrays = dict[str, np.ndarray]
@@ -149,11 +150,11 @@ class Family:
         return made
 
     def save(self, folder: Path, raw: Mapping[str, Any], theirs: torch.nn.Module) -> None:
-        """A folder as a hub has it; a tied tensor is there once."""
+        """A folder as a hub has it: the names of public files; a tied tensor is there once."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(raw, indent=2, sort_keys=True))
         state, seen = {}, set()
-        for name, value in theirs.state_dict().items():
+        for name, value in revert_weight_conversion(theirs, theirs.state_dict()).items():
             if value.data_ptr() not in seen:
                 state[name] = value.contiguous()
             seen.add(value.data_ptr())
@@ -258,8 +259,8 @@ def composed(family: Path) -> Tree:
 def run(model: nnspec.Model, module: torch.nn.Module, case: Case) -> Arrays:
     with torch.no_grad():
         out = module(**{k: torch.tensor(v) for k, v in case.ours.items()})
-    names = [name for name, _ in model.graph.root.outputs]
-    return {k: v.numpy() for k, v in zip(names, out if isinstance(out, tuple) else (out,), strict=True)}
+    named = out if isinstance(out, dict) else {model.graph.root.outputs[0][0]: out}
+    return {k: v.numpy() for k, v in named.items()}
 
 
 def agree(got: Mapping[str, np.ndarray], want: Arrays, case: Case, who: str) -> None:
