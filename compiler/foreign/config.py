@@ -137,7 +137,7 @@ class Matched:
         for word in listed:
             if not isinstance(word, Scalar) or word.text not in items:
                 near = suggest(word.text, items, "kinds") if isinstance(word, Scalar) else ()
-                self.sink.add(fault(UNSUPPORTED, f"the family has no `{shown(word)}` in `{key.name.text}`", word.span,
+                self.sink.add(fault(UNSUPPORTED, f"the family has no {shown(word)} in `{key.name.text}`", word.span,
                                     Label(key.name.span, "the kinds that it has"), help=near).diagnostic)
                 return
         path = key.pattern.text if key.pattern.text.startswith(("graph.", "blocks.")) else f"graph.{key.pattern.text}"

@@ -12,6 +12,10 @@ CASES = {
     "tied": LLAMA.but(tie_word_embeddings=True),
     "biases": LLAMA.but(attention_bias=True, mlp_bias=True, hidden_act="gelu"),
     "wide heads": LLAMA.but(head_dim=10, num_key_value_heads=4),
+    "wide rope": LLAMA.but(rope_parameters={"rope_type": "linear", "rope_theta": 100.0, "factor": 2.5}),
+    "llama3 rope": LLAMA.but(rope_parameters={"rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0, "low_freq_factor": 1.0,
+                                              "high_freq_factor": 4.0, "original_max_position_embeddings": 16}),
+    "yarn": LLAMA.but(rope_parameters={"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16}),
     "base model": LLAMA.but("LlamaModel", {"hidden": "last_hidden_state"}),
     "tied base model": LLAMA.but("LlamaModel", {"hidden": "last_hidden_state"}, tie_word_embeddings=True),
 }
