@@ -19,7 +19,8 @@ ARGUMENT = -1
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """dtype is `float` (the model's), `int64` or `bool`; `optional` values may be absent at run time."""
+    """dtype is `float` (the model's), `int64`, `bool`, or `float32` in a model of any dtype (tables of frequencies); `optional`
+    values may be absent at run time."""
 
     dtype: str
     shape: Shape

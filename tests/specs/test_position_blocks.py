@@ -55,12 +55,13 @@ def heads(*shape):
 @pytest.mark.parametrize("far", [0, 60, 9000], ids=["within", "across", "far beyond"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_ropes_are_those_of_transformers(kind, far, compiled):
-    """Within the original context, across its end, and past 4096."""
+    """Within the original context, across its end, and past 4096, where one unit in the last place of a frequency, which is what
+    two ways to take a power differ by, is 0.0005 of an angle."""
     spec = written(compiled, kind)
     x, positions = heads(2, 3, 7, 16), np.tile(np.arange(7), (2, 1)) + far
     want = theirs(kind, x, positions)
     for who, got in spec.runs({"x": x, "positions": positions}):
-        np.testing.assert_allclose(got["out"], want, atol=1e-5 if who == "PyTorch" or far < 9000 else 3e-3, err_msg=who)
+        np.testing.assert_allclose(got["out"], want, atol=1e-5 if who == "PyTorch" or far < 9000 else 1.5e-3, err_msg=who)
 
 
 @pytest.mark.parametrize("kind", KINDS)
