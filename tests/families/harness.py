@@ -178,11 +178,17 @@ class Family:
 
     # checks
 
-    def check(self, folder: Path, onnx: bool = True) -> nnspec.Model:
-        """Save a model, import the folder, and compare PyTorch and ONNX Runtime with the reference on every case."""
+    def check(self, folder: Path, onnx: bool = True, without: tuple[str, ...] = ()) -> nnspec.Model:
+        """Save a model, import the folder, and compare PyTorch and ONNX Runtime with the reference on every case.
+
+        `without` are keys that config.json then lacks, as older ones do.
+        """
         theirs = self.theirs(self.raw)
         saved = folder / "saved"
         theirs.save_pretrained(saved)
+        if without:
+            said = json.loads((saved / "config.json").read_text())
+            (saved / "config.json").write_text(json.dumps({k: v for k, v in said.items() if k not in without}))
         model = nnspec.load(saved, family=self.family)
         self.check_text(saved, folder, model)
         module = model.module(weights=saved)
@@ -206,9 +212,11 @@ class Family:
         assert "config:" not in written.read_text() and again.name == "saved" == model.name
         assert not again.warnings, again.warnings
 
-    def perturb(self, folder: Path, values: Mapping[str, tuple] | None = None, skip: tuple[str, ...] = ()) -> dict[str, set[str]]:
+    def perturb(self, folder: Path, values: Mapping[str, tuple] | None = None, skip: tuple[str, ...] = (),
+                only: tuple[str, ...] = ()) -> dict[str, set[str]]:
         """Change each key of the config alone, to `values` or to others of its kind; ours must compute what the reference then
-        computes, or refuse. Returns which keys were `changed` (in the outputs), `same`, and `refused`.
+        computes, or refuse. Leaves out the keys of `skip`, or all but those of `only`. Returns which keys were `changed` (in the
+        outputs), `same`, and `refused`.
         """
         base = self.theirs(self.raw)
         case = self.drawn(self.raw)[-1]
@@ -217,7 +225,8 @@ class Family:
         plain_tree, plain_got = fitted(folder / "base", self.family), self.ours(folder / "base", case)
         kinds: dict[str, set[str]] = {"changed": set(), "same": set(), "refused": set()}
         skip = (*skip, "model_type", "architectures")
-        tries = [(key, value) for key, old in leaves(self.raw) if key not in skip for value in tried(key, old, values or {})]
+        tries = [(key, value) for key, old in leaves(self.raw)
+                 if key not in skip and (not only or key in only) for value in tried(key, old, values or {})]
         for n, (key, value) in enumerate(tries):
             raw = changed(self.raw, key, value)
             try:
