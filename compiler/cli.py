@@ -236,6 +236,19 @@ def export_weights(spec: str, sets: tuple[str, ...], weights: Path, output: Path
 
 
 @cli.command()
+@with_spec
+@click.option("--weights", required=True, type=click.Path(path_type=Path), help="The weights that the reference was computed with.")
+@click.option("--reference", required=True, type=click.Path(path_type=Path), help="An .npz file: inputs, outputs and values by path.")
+@click.option("--tolerance", type=click.FloatRange(0), default=1e-4, show_default=True,
+              help="Largest difference, relative to the largest number of a value.")
+def compare(spec: str, sets: tuple[str, ...], weights: Path, reference: Path, tolerance: float) -> None:
+    """Compare values with those of a reference, and name the first node that differs."""
+    found = compiled(spec, sets).compare(reference, weights, tolerance)
+    print(found.table(), end="")
+    found.check()
+
+
+@cli.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--inputs", type=click.Path(path_type=Path), help="Inputs from an .npz or .json file.")
 @click.option("--random", "sizes", multiple=True, metavar="DIM=N", help="Random inputs with these sizes, such as --random B=2.")
