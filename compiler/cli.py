@@ -155,7 +155,7 @@ def show(spec: str, sets: tuple[str, ...], depth: int | None, graph: bool) -> No
 def cost(spec: str, sets: tuple[str, ...], at: str, dtype: str, by: str | None, symbolic: bool) -> None:
     """Print what a model costs: parameters, weight bytes and FLOPs of one forward pass."""
     from .printing import cost_report
-    sizes = _dims(tuple(item.strip() for item in at.split(",") if item.strip()), "--at")
+    sizes = _dims(_items(at), "--at")
     print(cost_report(compiled(spec, sets).cost(**sizes), dtype, by is not None, symbolic), end="")
 
 
@@ -184,11 +184,13 @@ def compile_(spec: str, sets: tuple[str, ...], output: Path | None) -> None:
 @click.option("--certify", type=click.Choice(["sweep", "full", "none"]), default="sweep", show_default=True,
               help="Compare the file with PyTorch: over a sweep of sizes, up to the maximum, or not.")
 @click.option("--without", multiple=True, metavar="INPUT", help="Leave an optional input out of the file; may be repeated.")
+@click.option("--typical", metavar="DIM=N,...", default="",
+              help="Sizes that the file should be fast at, such as S=2048; default: 128 each. It takes every size.")
 @click.option("--sites", is_flag=True, help="Print the form of every attention, recurrent and norm site, and why it is no better one.")
 @click.option("--require-fused", is_flag=True, help="Fail where an attention site takes no fused form.")
 @click.option("--prove", is_flag=True, help="Find the kernels that CUDA runs, on a GPU or by a dry run; fail where they are not fused.")
 def export(spec: str, sets: tuple[str, ...], output: Path, weights: Path | None, seed: int | None, target: str, dtype: str,
-           certify: str, without: tuple[str, ...], sites: bool, require_fused: bool, prove: bool,
+           certify: str, without: tuple[str, ...], typical: str, sites: bool, require_fused: bool, prove: bool,
            no_weights: bool) -> None:
     """Write an ONNX model that ONNX Runtime runs, checked against PyTorch."""
     if (weights is not None) + (seed is not None) + no_weights > 1:
@@ -200,7 +202,8 @@ def export(spec: str, sets: tuple[str, ...], output: Path, weights: Path | None,
     from .printing import export_report
     model = compiled(spec, sets)
     old = (output / "manifest.json").exists()
-    manifest = model.export(output, weights, seed, target, dtype, certify, without, require_fused, prove, no_weights)
+    manifest = model.export(output, weights, seed, target, dtype, certify, without, require_fused, prove, no_weights,
+                            _dims(_items(typical), "--typical"))
     if old:
         print(f"{output}: the export that was there is replaced")
     print(export_report(manifest, output, sites), end="")
@@ -284,6 +287,10 @@ def run(folder: Path, inputs: Path | None, sizes: tuple[str, ...], seed: int, ou
     if profiled:
         from .runtime.profile import profile
         print(profile_report(profile(folder, arrays, device, depth, threads=threads, spin=spin, allow_fallback=allow_fallback)), end="")
+
+
+def _items(text: str) -> tuple[str, ...]:
+    return tuple(item.strip() for item in text.split(",") if item.strip())
 
 
 def _dims(items: tuple[str, ...], option: str = "--random") -> dict[str, int]:

@@ -98,8 +98,16 @@ def _unmet(key: Any, paths: list[str], node: Node, target: str) -> Diagnostic:
         labels.append(Label(expectation.written.span, f"expects {asked}"))
     return diagnostic(
         "unmet-expect", f"`{paths[0]}` (`{_op(node).name}`, {span.place}) {takes} the form `{form}` on {target}, not {asked}", *labels,
-        note=[f"not `{f}`: {reason}" for f, reason in [*reasons, *_apart(expectation, form, node)]],
+        note=_reasons([*reasons, *_apart(expectation, form, node)]),
         help="change the node, or what is expected" if expectation.written else "change the node, or export without `--require-fused`")
+
+
+def _reasons(missed: Iterable[tuple[str, str]]) -> list[str]:
+    """Why not the forms; a reason that several share is told of the best one."""
+    first: dict[str, str] = {}
+    for form, reason in missed:
+        first.setdefault(reason, form)
+    return [f"not `{form}`: {reason}" for reason, form in first.items()]
 
 
 def _apart(expectation: Expectation, form: str, node: Node) -> list[tuple[str, str]]:

@@ -201,7 +201,9 @@ def _in_rows(op: Any, g: Any, name: str, heads: tuple[Any, ...], *more: Any, row
         B, H, S, d = tensor(g.inputs, port).shape
         flat.append(g.op("Reshape", g.op("Transpose", x, perm=[0, 2, 1, 3]), g.shape((0, 0, H * d))))
     H, v = g.outputs[0].shape[1], g.outputs[0].shape[3]
-    out = g.op(name, *flat, *more, domain="com.microsoft", num_heads=H.value, scale=op.scale, **settings)
+    caches = 2 if name == "GroupQueryAttention" and g.target == "ort-cuda" else 0      # CUDA's kernel fails without places for them
+    made = g.op(name, *flat, *more, outputs=1 + caches, domain="com.microsoft", num_heads=H.value, scale=op.scale, **settings)
+    out = made[0] if caches else made
     if rows is not None:
         out = g.op("Where", rows, out, g.number(0.0))
     return g.op("Transpose", g.op("Reshape", out, g.shape((0, 0, H, v))), perm=[0, 2, 1, 3])

@@ -57,6 +57,7 @@ class Store:
     initializers: list[TensorProto] = field(default_factory=list)          # small constants
     names: set[str] = field(default_factory=set)
     types: dict[str, TensorType] = field(default_factory=dict)             # of the values that ops gave
+    typical: Mapping[str, int] = field(default_factory=dict)               # free dimension -> size to be fast at
     swapped: set[str] = field(default_factory=set)                          # Transpose results that swap leading axes
     homes: dict[str, Builder] = field(default_factory=dict)                # value of a subgraph -> the builder that has it
 

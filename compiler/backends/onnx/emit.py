@@ -47,16 +47,17 @@ class Emitted:
         return data["nnspec.structure"], data["nnspec.identity"]
 
 
-def emit(graph: Graph, target: str, dtype: str = "float32", absent: Iterable[str] = (), spec: str = "") -> Emitted:
+def emit(graph: Graph, target: str, dtype: str = "float32", absent: Iterable[str] = (), spec: str = "",
+         typical: Mapping[str, int] | None = None) -> Emitted:
     """The ONNX model of a graph for `ort-cpu`, `ort-cuda` or `portable`, in float32, float16 or bfloat16.
 
-    Optional inputs in `absent` are left out. `spec` is the text of the spec, kept in the model's metadata. Raises Diagnostics:
-    `no-form` where the target cannot say an op, `unbound-dimension` where no input tells a size, `unknown-name` and
-    `absent-value` for `absent`.
+    Optional inputs in `absent` are left out. `spec` is the text of the spec, kept in the model's metadata. `typical` are sizes of free
+    dimensions, by which the faster of two right forms is taken. Raises Diagnostics: `no-form` where the target cannot say an op,
+    `unbound-dimension` where no input tells a size, `unknown-name` for `absent` and `typical`, `absent-value` for `absent`.
     """
     left_out = frozenset(absent)
-    _check_absent(graph, left_out)
-    store = Store(target, dtype)
+    _check_names(graph, left_out, typical or {})
+    store = Store(target, dtype, typical=typical or {})
     g = watch(Builder(store))
     inputs = tuple(a for a in graph.root.arguments if a.name not in left_out)
     names = {o: f"{o}.out" if any(a.name == o for a in graph.root.arguments) else o for o, _ in graph.root.outputs}
@@ -73,12 +74,11 @@ def emit(graph: Graph, target: str, dtype: str = "float32", absent: Iterable[str
     if walker.faults:
         raise Diagnostics(walker.faults)
     nodes, held = _single(store, *reach(g.nodes, names.values()))
-    weights = tuple(r for r in store.recipes.values() if r.name in held)
     if target != "portable":
-        nodes = fuse(nodes, store.types, {r.name: r.shape for r in weights}, names.values(), dtype, target)
-        nodes, held = reach(nodes, names.values())          # constants of what was joined are not needed any more
-        weights = tuple(r for r in weights if r.name in held)
+        nodes, held = reach(fuse(nodes, store, held, names.values()), names.values())       # without constants of what was joined
         _note_fused(nodes, walker.sites)
+    made_here = {o for n in nodes for o in n.output}
+    weights = tuple(r for r in store.recipes.values() if r.name in held and r.name not in made_here)
     types = {o: graph.root.type(value) for o, value in graph.root.outputs}
     body = helper.make_graph(
         nodes, graph.name, [value_info(a.name, a.type, dtype) for a in inputs],
@@ -103,13 +103,16 @@ def _note_fused(nodes: Iterable[NodeProto], sites: list[dict[str, Any]]) -> None
         site["form"] = joined.get(site["path"], site["form"])
 
 
-def _check_absent(graph: Graph, absent: frozenset[str]) -> None:
+def _check_names(graph: Graph, absent: frozenset[str], typical: Iterable[str]) -> None:
     known = {a.name: a.type.optional for a in graph.root.arguments}
     wrong = [diagnostic("unknown-name", f"the model has no input `{name}` to leave out", graph.root.origin.span,
                         help=suggest(name, known, "inputs")) for name in sorted(absent - set(known))]
     wrong += [diagnostic("absent-value", f"input `{name}` cannot be left out: it is not optional", graph.root.origin.span,
                          help=f"write `{name}: optional ...` in the spec's inputs")
               for name in sorted(absent & set(known)) if not known[name]]
+    free = dict.fromkeys(s for a in graph.root.arguments for d in a.type.shape for s in sorted(d.symbols()))
+    wrong += [diagnostic("unknown-name", f"the model has no free dimension `{name}` to have a typical size", graph.root.origin.span,
+                         help=suggest(name, free, "dimensions")) for name in typical if name not in free]
     if wrong:
         raise Diagnostics(wrong)
 

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from onnx import NodeProto, helper
 
 from ...ir.graph import TensorType
-from .builder import reads
+from .builder import Store, reads
+from .pack import pack
 
 MS = "com.microsoft"
 NORMS = {"LayerNormalization": "SkipLayerNormalization", "RMSNormalization": "SkipSimplifiedLayerNormalization"}
+HEADS = frozenset({"GroupQueryAttention", "MultiHeadAttention"})      # com.microsoft operators on [B, S, heads * width]
 
 
 @dataclass
@@ -83,8 +85,9 @@ class Fuser:
         for k in range(len(self.nodes)):
             node = self.nodes[k]
             if node is None or node.domain:
-                continue
-            if node.op_type in NORMS and target == "ort-cuda":
+                if node is not None and node.op_type in HEADS:
+                    self.side_by_side(k, node)
+            elif node.op_type in NORMS and target == "ort-cuda":
                 self.skip_norm(node)
             elif node.op_type == "Gelu" and (dtype == "float32" or target == "ort-cuda"):
                 self.bias_gelu(k, node)
@@ -130,22 +133,72 @@ class Fuser:
     def flat_attention(self, at: int, node: NodeProto) -> None:
         """Heads are read from and written to [B, S, heads * width], as fused kernels want them."""
         heads = [self.types[i].shape[1].value if i in self.types else None for i in node.input[:3]]
-        turned = self.reader(node.output[0], "Transpose") if len([o for o in node.output if o]) == 1 else None
+        gate = self.gate(node.output[0])
+        turned = self.reader((gate or node).output[0], "Transpose") if len([o for o in node.output if o]) == 1 else None
         merged = self.reader(turned.output[0], "Reshape") if turned is not None and _perm(turned) == [0, 2, 1, 3] else None
         flat = all(self.flat(i) for i in node.input[:3])
-        if merged is None or turned is None or None in heads or not flat or heads[1] != heads[2]:
-            return
-        if len(self.types[merged.output[0]].shape if merged.output[0] in self.types else ()) != 3:
+        if merged is None or turned is None or None in heads or not flat or heads[1] != heads[2] or not self.joined(merged):
             return
         sources = {i: self.flatten(i, h or 0) for i, h in dict(zip(node.input[:3], heads, strict=True)).items()}
-        made = NodeProto()
-        made.CopyFrom(node)
+        made = _copy(node)
         made.input[:3] = [sources[i] for i in node.input[:3]]
-        made.output[0] = merged.output[0]
         for name, value in (("q_num_heads", heads[0]), ("kv_num_heads", heads[1])):
             made.attribute.append(helper.make_attribute(name, value))
         self.drop(turned, merged)
+        if gate is None:
+            made.output[0] = merged.output[0]
+        else:
+            rows = self.maker(gate.input[0], "Unsqueeze")
+            assert rows is not None
+            self.regate(gate, rows.input[0], made.output[0], merged.output[0])
         self.put(at, made)
+
+    def gate(self, name: str) -> NodeProto | None:
+        """The Where that alone reads a value and takes it for some rows, [B 1 T 1] made from [B T 1]."""
+        gate = self.reader(name, "Where")
+        rows = self.maker(gate.input[0], "Unsqueeze") if gate is not None and gate.input[1] == name else None
+        return gate if rows is not None else None
+
+    def regate(self, gate: NodeProto, rows: str, value: str, out: str) -> None:
+        """Let a gate take other rows and give another value."""
+        made = _copy(gate)
+        made.input[:2] = [rows, value]
+        made.output[0] = out
+        at = self.place[gate.output[0]]
+        self.drop(gate)
+        self.put(at, made)
+
+    def joined(self, merged: NodeProto) -> bool:
+        """Whether a Reshape gives [B, S, heads * width]."""
+        return len(self.types[merged.output[0]].shape if merged.output[0] in self.types else ()) == 3
+
+    def side_by_side(self, at: int, node: NodeProto) -> None:
+        """Of operators that have heads side by side in the last axis: what took heads apart before and after them goes."""
+        made = _copy(node)
+        for k in range(3):
+            merged = self.maker(node.input[k], "Reshape")
+            turned = self.maker(merged.input[0], "Transpose") if merged is not None and self.alone(node.input[k]) else None
+            if merged is None or turned is None or not self.alone(turned.output[0]) or not self.flat(turned.input[0]):
+                continue
+            heads = self.types[turned.input[0]].shape[1].value
+            assert heads is not None, "held by the form"
+            made.input[k] = self.flatten(turned.input[0], heads)
+            self.drop(merged, turned)
+        self.put(at, made)
+        last = self.reader(made.output[0], "Where") or made
+        apart = [last]
+        for kind in ("Reshape", "Transpose", "Transpose", "Reshape"):
+            found = self.reader(apart[-1].output[0], kind)
+            if found is None or (kind == "Transpose" and _perm(found) != [0, 2, 1, 3]):
+                return
+            apart.append(found)
+        if self.joined(apart[-1]):
+            self.drop(*apart[1:])
+            if last is not made:
+                self.regate(last, last.input[0], made.output[0], apart[-1].output[0])
+            else:
+                made.output[0] = apart[-1].output[0]
+                self.put(at, made)
 
     def flat(self, name: str) -> bool:
         """Whether a value [B, H, S, d] is made from [B, S, H*d], perhaps turned by rotary positions on the way."""
@@ -164,8 +217,7 @@ class Fuser:
         rope = self.maker(name, "RotaryEmbedding")
         if rope is not None:
             at = self.place[name]
-            made = NodeProto()
-            made.CopyFrom(rope)
+            made = _copy(rope)
             made.input[0] = self.flatten(rope.input[0], heads)
             made.attribute.append(helper.make_attribute("num_heads", heads))
             self.put(at, made)
@@ -179,10 +231,17 @@ class Fuser:
         return source
 
 
-def fuse(nodes: Iterable[NodeProto], types: Mapping[str, TensorType], weights: Mapping[str, tuple[int, ...]], ends: Iterable[str],
-         dtype: str, target: str) -> list[NodeProto]:
-    """The nodes of the main graph with neighbours joined where one kernel does the work of several."""
-    return Fuser(list(nodes), types, weights, frozenset(ends)).run(dtype, target)
+def fuse(nodes: Iterable[NodeProto], store: Store, held: Iterable[str], ends: Iterable[str]) -> list[NodeProto]:
+    """The nodes of the main graph with neighbours joined where one kernel does the work of several. `held` are the values in use."""
+    weights = {r.name: r.shape for r in store.recipes.values() if r.name in held}
+    found = Fuser(list(nodes), store.types, weights, frozenset(ends)).run(store.dtype, store.target)
+    return pack(found, store, weights) if store.target == "ort-cuda" else found
+
+
+def _copy(node: NodeProto) -> NodeProto:
+    made = NodeProto()
+    made.CopyFrom(node)
+    return made
 
 
 def _perm(node: NodeProto) -> list[int]:

@@ -133,7 +133,7 @@ class Walker:
         """The first legal form, and why each better one is not."""
         key = (node, used, tuple(port for port, t in types.items() if t is None))
         if key not in self._forms:
-            site = Site(self.store.target, self.store.dtype, types, node.types, used)
+            site = Site(self.store.target, self.store.dtype, types, node.types, used, self.store.typical)
             found, missed = None, []
             for form in node.op.forms():
                 reason = form.when(node.op, site) if site.target in form.targets else f"not for target {site.target}"
