@@ -69,13 +69,12 @@ def test_optional_inputs_may_be_left_out(name, tmp_path):
         zoo.close(nnspec.runtime.open(tmp_path / target, threads=1)(**rest), want, 2e-5, 2e-6, target)
 
 
-HALF = {"gpt2": 6e-3, "bert-base": 6e-3, "mistral-7b": 6e-3, "hard/t5": 1.5e-2, "additive-seq2seq": 6e-3, "luong": 6e-3, "hard/mamba": 1e-2,
-        "hard/pointer": 6e-3}
+HALF = {"hard/t5": 1.5e-2}          # its scores are not scaled down, and as large as tens
 
 
-@pytest.mark.parametrize("name", HALF)
+@pytest.mark.parametrize("name", zoo.SPECS)
 def test_half_precision_stays_near_float32(name, tmp_path):
-    """float16 weights and sums keep about three digits: |difference| <= tolerance * max|float32| + 1e-3."""
+    """float16 weights and sums keep about three digits: |difference| <= 0.008 max|float32| + 0.001, where `HALF` has no other."""
     manifest = zoo.model(name).export(tmp_path, weights=zoo.stirred(name), dtype="float16")
     assert manifest.certificate["status"] == "passed", manifest.certificate
     artifact = nnspec.runtime.open(tmp_path, threads=1)
@@ -84,4 +83,4 @@ def test_half_precision_stays_near_float32(name, tmp_path):
         want = zoo.run(zoo.stirred(name), arrays, zoo.outputs(name))
         got = artifact(**{k: v.astype(np.float16) if v.dtype == np.float32 else v for k, v in arrays.items()})
         assert all(v.dtype == np.float16 for v in got.values())
-        zoo.close(got, want, HALF[name], 1e-3, f"{name} in float16 at {sizes}")
+        zoo.close(got, want, HALF.get(name, 8e-3), 1e-3, f"{name} in float16 at {sizes}")
