@@ -22,7 +22,7 @@ MODELS = {
     "llama-3-8b": LLAMA, "mistral-7b": LLAMA | {"window": 4}, "transformer-base": BERT, "transformer-big": BERT,
     "mixtral-8x7b": LLAMA | {"experts": 3}, "qwen2-0.5b": LLAMA, "qwen3-0.6b": LLAMA | {"head_width": 6},
     "gemma-2b": LLAMA | {"head_width": 10}, "gemma2-2b": LLAMA | {"head_width": 10, "layers": 3, "window": 4},
-    "phi-2": LLAMA | {"turned": 0.5}, "pythia-160m": BERT, "bloom-560m": {"vocab": 43, "width": 24, "layers": 2, "heads": 3},
+    "phi-2": LLAMA | {"fraction": 0.5}, "pythia-160m": BERT, "bloom-560m": {"vocab": 43, "width": 24, "layers": 2, "heads": 3},
 }
 TARGETS = ["ort-cpu", "ort-cuda", "portable"]
 USE = "[attention, ffn, layers, positions]"
