@@ -5,12 +5,14 @@ from collections import Counter
 
 import nnspec
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 import torch
 from nnspec import weight_file
 from nnspec.backends.onnx import emit, write
 from nnspec.cli import main
+from nnspec.lang.diagnostic import Diagnostics
 from safetensors.torch import save_file
 
 SMALL = {"gpt2": {"layers": 2, "width": 32, "heads": 2, "hidden": 40, "vocab": 31},
@@ -203,3 +205,49 @@ def test_typical_sizes_are_given_by_name(tmp_path, capsys):
         with pytest.raises(SystemExit) as done:
             main([*command, wrong])
         assert done.value.code == 2 and told in capsys.readouterr().err
+
+
+LARGE = """
+nnspec: 1
+inputs: {x: "float[B, S, 4]", keep: "bool[B, S, 4]"}
+graph:
+  hidden: {op: mask_fill, in: x, keep: keep, value: -1e9}
+  large: {op: scale, in: hidden, by: 1e6, round: dtype}
+  fine: {op: scale, in: large, by: 1e6}
+  ends: {op: scale, in: fine, by: -65504.0, round: dtype}
+  all: {repeat: 2, block: more, in: ends}
+outputs: {y: all}
+blocks:
+  more:
+    inputs: {in: "float[B, S, 4]"}
+    graph: {up: {op: scale, in: in, by: 7e4, round: dtype}}
+    outputs: {out: up}
+"""
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_of_a_spec_that_float16_cannot_hold_are_told(tmp_path):
+    """Every one at its line, those of copies once; bfloat16 and float32 hold them."""
+    (tmp_path / "spec.yaml").write_text(LARGE.lstrip())
+    model = nnspec.load(tmp_path / "spec.yaml")
+    for target in ("ort-cuda", "ort-cpu", "portable"):
+        with pytest.raises(Diagnostics) as found:
+            emit(model.lowered, target, "float16")
+        assert [(d.code, d.labels[0].span.line) for d in found.value.items] == [("number-too-large", n) for n in (4, 5, 13)]
+        assert found.value.items[0].headline == "`mask_fill` needs -1e+09 in float16, which ends at 65504"
+        assert "bfloat16 or float32" in found.value.items[0].helps[0]
+        emit(model.lowered, target)
+    emit(model.lowered, "ort-cuda", "bfloat16")
+
+
+@pytest.mark.parametrize("target", ["ort-cpu", "ort-cuda"])
+def test_silu_becomes_one_kernel(target, tmp_path):
+    """ONNX Runtime joins Sigmoid and Mul to QuickGelu in float32, also where gate and up are packed."""
+    model = load("llama-3-8b")
+    state = model.module(seed=1).state_dict()
+    write(emit(model.lowered, target, "float32", ["keep"]), tmp_path, lambda p: state[p].numpy())
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    ort.InferenceSession(str(tmp_path / "model.onnx"), options, providers=["CPUExecutionProvider"])
+    found = Counter(n.op_type for n in onnx.load(tmp_path / "optimized.onnx", load_external_data=False).graph.node)
+    assert found["QuickGelu"] == 2 and found["Sigmoid"] == 0

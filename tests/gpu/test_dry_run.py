@@ -66,6 +66,15 @@ def test_other_forms_are_taken_where_cuda_has_no_kernel(tmp_path, name, dtype):
     assert (proof["shortfalls"], proof["status"]) == ([], "passed")
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_windows_need_no_mask_in_half_precision(tmp_path, dtype):
+    """With lengths and without a `keep` mask a window is GroupQueryAttention's own, and the kernel one that takes no mask."""
+    spec, sizes, count = SPECS["mistral-7b"]
+    proof = proof_of(spec, tmp_path / "out", sizes=sizes, dtype=dtype, without=("keep",))
+    assert proof["shortfalls"] == [] and {s["form"] for s in proof["sites"]} == {"GroupQueryAttention"}
+    assert set(proof["kernels"]) <= {"FLASH", "CUDNN"} and sum(proof["kernels"].values()) == 2 * count
+
+
 ATTENDS = """
 nnspec: 1
 inputs: {x: "float[B, S, 24]"}

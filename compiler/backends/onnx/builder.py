@@ -15,6 +15,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoPr
 
 from ...ir.dimension import Dim
 from ...ir.graph import TensorType, fresh
+from ...ops.emission import LOWEST
 from ...runtime.convert import narrow_bfloat16
 
 ELEMENT = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16,
@@ -24,6 +25,14 @@ OPSETS = {"ort-cuda": 24, "ort-cpu": 24, "portable": 18}
 
 class UnknownSize(Exception):
     """No value of the graph tells this free dimension."""
+
+
+class TooLarge(Exception):
+    """A number of the spec that the dtype cannot hold: the number, the dtype and its largest one."""
+
+    def __init__(self, number: float, dtype: str):
+        self.number, self.dtype, self.most = number, dtype, -LOWEST[dtype]
+        super().__init__(f"{number} in {dtype}")
 
 
 @dataclass(frozen=True)
@@ -304,6 +313,11 @@ def _attribute(key: str, value: Any) -> AttributeProto:
 
 
 def _tensor(array: np.ndarray, dtype: str | None) -> TensorProto:
+    if dtype in LOWEST and array.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            lost = np.isfinite(array) & np.isinf(array.astype("float16" if dtype == "float16" else "float32"))
+        if lost.any():
+            raise TooLarge(float(array[lost].flat[0]), dtype)
     if dtype == "bfloat16":
         return TensorProto(data_type=TensorProto.BFLOAT16, dims=array.shape, raw_data=narrow_bfloat16(array).tobytes())
     if dtype:

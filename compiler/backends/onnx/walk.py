@@ -9,7 +9,7 @@ from ...ir.graph import ARGUMENT, Branch, Call, Control, Node, Region, Repeat, S
 from ...lang.diagnostic import Diagnostic, Label, diagnostic
 from ...ops.base import Form, Site
 from ...ops.values import NamedParameter
-from .builder import Store, UnknownSize, Val
+from .builder import Store, TooLarge, UnknownSize, Val
 from .entries import Copies, Entries, Entry, Place, element, tensor
 from .route import route
 from .scan import scan
@@ -37,6 +37,8 @@ class Walker:
                 made = self._node(at, region, node, used, env)
             except UnknownSize as unknown:
                 made = self._unknown_size(node, unknown)
+            except TooLarge as number:
+                made = self._too_large(node, number)
             env |= {Value(node.id, k): entry for k, entry in enumerate(made)}
         return {name: env[value] for name, value in region.outputs if name in needed}
 
@@ -149,6 +151,13 @@ class Walker:
                     help="export for another target or dtype, or change the node"))
             self._forms[key] = (found, missed)
         return self._forms[key]
+
+    def _too_large(self, node: Node, found: TooLarge) -> list[Entry]:
+        self.faults.append(diagnostic(
+            "number-too-large", f"`{node.op.name}` needs {found.number:g} in {found.dtype}, which ends at {found.most:g}",
+            Label(node.origin.span), *(Label(span, "used here") for span in node.origin.chain[-1:]),
+            help="export in bfloat16 or float32, or write a smaller number" if found.dtype == "float16" else "write a smaller number"))
+        return [Val("")] * len(node.outputs)
 
     def _unknown_size(self, node: Node, unknown: UnknownSize) -> list[Entry]:
         self.faults.append(diagnostic(
