@@ -1,6 +1,7 @@
 """Routed branches in ONNX: the MoE kernel of ONNX Runtime, rows gathered for each expert, every expert on every row."""
 
 import math
+import sys
 
 import nnspec
 import numpy as np
@@ -12,6 +13,7 @@ from nnspec import runtime
 from nnspec.backends.onnx import emit, write
 from nnspec.lang.diagnostic import Diagnostics
 from nnspec.pipeline import front
+from nnspec.weight_file import Deferred
 from onnx import numpy_helper
 from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 
@@ -230,7 +232,8 @@ def test_weights_of_either_sign_are_not_given_to_the_kernel(tmp_path):
 
 
 SIGNS = {"{op: softmax, in: given}": True, "{op: sigmoid, in: given}": True, "{op: multiply, in: [given, given]}": True, "given": False,
-         "{op: scale, in: given, by: 2}": False, "{op: maximum, in: [given, 0.5]}": True, "{op: add, in: [given, 1]}": False}
+         "{op: scale, in: given, by: 2}": False, "{op: maximum, in: [given, 0.5]}": True, "{op: add, in: [given, 1]}": False,
+         "{op: clip, in: given, low: 0}": True, "{op: clip, in: given, low: -1, high: 1}": False}
 
 
 @pytest.mark.parametrize("weights", SIGNS)
@@ -409,3 +412,74 @@ def test_packed_experts_are_those_of_the_parameters(tmp_path):
         at = f"mixed.mix.{e}"
         assert np.array_equal(first[e, ::2], arrays[f"{at}.gate.weight"]) and np.array_equal(first[e, 1::2], arrays[f"{at}.up.weight"])
         assert np.array_equal(second[e], arrays[f"{at}.down.weight"])
+
+
+def test_large_experts_are_read_piece_by_piece(tmp_path, monkeypatch):
+    """Of tensors still in their file no more is read at a time than is converted at a time, and no more often than once."""
+    monkeypatch.setattr(sys.modules[write.__module__], "CHUNK", 40)
+    arrays = weights_of(nnspec.load(spec(tmp_path, HEAD.replace("width: 8", "width: 7"), MIXTRAL)))
+    reads = []
+
+    def tensors(path):
+        def read(start, stop):
+            reads.append(stop - start)
+            return arrays[path].reshape(-1)[start:stop]
+        return Deferred(arrays[path].shape, read)
+    write(emit(front(tmp_path / "spec.yaml").lowered(), "ort-cpu"), tmp_path / "deferred", tensors)
+    write(emit(front(tmp_path / "spec.yaml").lowered(), "ort-cpu"), tmp_path / "plain", arrays.__getitem__)
+    assert {p.name: p.read_bytes() for p in (tmp_path / "deferred").iterdir()} == {
+        p.name: p.read_bytes() for p in (tmp_path / "plain").iterdir()}
+    assert max(reads) <= 40 and sum(reads) < 1.5 * sum(v.size for v in arrays.values())
+
+
+def test_half_precision_has_small_weights(tmp_path):
+    """Weights of 1/1000 have logarithms of which float16 would lose two digits; relative to the largest it keeps them."""
+    weights = np.abs(rows(2, 30, 2, seed=5)) * 1e-3
+    feeds = {"x": rows(2, 30, 8), "given": weights, "chosen": np.random.default_rng(1).integers(0, 5, (2, 30, 2))}
+    path = spec(tmp_path, given("{op: relu, in: given}"), PLAIN.replace("width: 12", "width: 16"), ACT="relu", BIAS="false")
+    graph, arrays = front(path).lowered(), weights_of(nnspec.load(path))
+    emitted = emit(graph, "ort-cuda", "float16")
+    assert emitted.sites[0]["form"] == "MoE"
+    write(emitted, tmp_path / "out", arrays.__getitem__)
+    got = runtime.open(tmp_path / "out")(x=feeds["x"].astype("f2"), given=weights.astype("f2"), chosen=feeds["chosen"])["mix"]
+    want = mixed(lambda i, row: plain_expert(arrays, f"mix.{i}", row, "relu"), feeds["x"], weights, feeds["chosen"])
+    assert np.abs(got - want).max() < 2e-3 * np.abs(want).max()
+
+
+IN_SCAN = """
+graph:
+  steps: {scan: step, along: S, each: {x: x}, carry: {h: start}}
+outputs: {y: steps.y}
+blocks:
+  step:
+    inputs: {x: "float[B, D]", h: "float[B, D]"}
+    graph:
+      sum: {op: add, in: [x, h]}
+      score: {op: linear, in: sum, width: 4, bias: false}
+      chance: {op: softmax, in: score}
+      pick: {op: top_k, in: chance, k: 2}
+      y: {branch: 4, block: plain_ffn, in: sum, hidden: 6, route: {weights: pick.values, indices: pick.indices}}
+    outputs: {y: y, h: y}
+"""
+
+
+@pytest.mark.parametrize(("target", "form"), [("ort-cpu", "MoE"), ("ort-cpu", "gathered"), ("portable", "dense")])
+def test_in_the_step_of_a_scan(tmp_path, target, form):
+    head = HEAD.replace("width]\"}", "width]\", start: \"float[B, width]\"}")
+    text = IN_SCAN if form != "gathered" else IN_SCAN.replace("hidden: 6,", "hidden: 6, activation: gelu,")
+    act = "gelu" if form == "gathered" else "relu"
+    feeds = {"x": rows(3, 5, 8) * 0.3, "start": rows(3, 8, seed=9)}
+
+    def want(p):
+        p = {k: v * 1.0 for k, v in p.items()}
+        h, out = feeds["start"].astype(np.float64), []
+        for t in range(5):
+            s = feeds["x"][:, t] + h
+            score = np.exp(s @ p["steps.score.weight"].T)
+            w, i = chosen(score / score.sum(-1, keepdims=True), 2)
+            h = mixed(lambda e, row: linear(p, f"steps.y.{e}.down", ACTIVATIONS[act](linear(p, f"steps.y.{e}.up", row))), s, w, i)
+            out.append(h)
+        return np.stack(out, axis=1)
+    path = spec(tmp_path, head, text)
+    arrays = {k: v * 0.5 for k, v in weights_of(nnspec.load(path)).items()}
+    agree(path, tmp_path / "out", feeds, want, target, form, arrays=arrays)

@@ -30,13 +30,17 @@ def may_be_negative(g: Builder, name: str) -> str | None:
     if node is None:
         constant = next((t for t in g.store.initializers if t.name == name), None)
         return None if constant is not None and (numpy_helper.to_array(constant) >= 0).all() else name
-    if node.domain or node.op_type in POSITIVE:
-        return name if node.domain else None
+    if node.domain:
+        return name
+    if node.op_type in POSITIVE:
+        return None
     if node.op_type == "Mul" and node.input[0] == node.input[1]:
         return None
     if node.op_type == "Max":
         found = [may_be_negative(g, n) for n in node.input]
         return found[0] if all(found) else None
+    if node.op_type == "Clip" and len(node.input) > 1 and node.input[1] and may_be_negative(g, node.input[1]) is None:
+        return None
     if node.op_type in MOVES:
         return may_be_negative(g, node.input[0]) if name == node.output[0] or node.op_type == "Split" else name
     if node.op_type in KEEPS or node.op_type == "Where":
