@@ -46,6 +46,12 @@ def cost(graph: Graph, sizes: Mapping[str, int] | None = None) -> Cost:
     return Cost(at, count(graph), _active(graph), sum(n for _, n in parts), formula, parts)
 
 
+def flops(graph: Graph, sizes: Mapping[str, int]) -> int:
+    """FLOPs of one pass, where `sizes` names every free dimension."""
+    fixed = {name: Dim.const(n) for name, n in sizes.items()}
+    return sum(int(d.value or 0) for _, d in _parts(graph.root, "", fixed))
+
+
 def free_dimensions(graph: Graph) -> list[str]:
     """The free dimensions in the order in which the inputs name them."""
     return list(dict.fromkeys(s for a in graph.root.arguments for d in a.type.shape for s in sorted(d.symbols())))

@@ -7,8 +7,8 @@ from math import prod
 from typing import Any
 
 from .backends.onnx import emit
-from .backends.onnx.emit import Emitted
 from .backends.onnx.builder import typed
+from .backends.onnx.emit import Emitted
 from .lang.diagnostic import Diagnostics, diagnostic, suggest
 from .runtime.manifest import State, Stream
 from .stages.stream.form import State as FormState

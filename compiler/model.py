@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .expect import Expectation
     from .export_weights import Written
     from .runtime.manifest import Manifest
+    from .stages.stream import StepForm
 
 
 class Model:
@@ -68,6 +69,19 @@ class Model:
     def show(self, depth: int | None = None, width: int = 100) -> str:
         """Interface, parameter count and folded tree as text."""
         return show(self.graph, self.parameters, depth, width)
+
+    def step_form(self, along: str | None = None) -> StepForm:
+        """The graphs and the state that decoding along an axis needs; the only causal axis when not given.
+
+        Raises Diagnostics (`cannot-stream`) that name every node in the way, its line and why.
+        """
+        from .stages.stream import step_form
+        return step_form(self.lowered, along)
+
+    def streaming(self, along: str | None = None) -> str:
+        """Whether the model can be run step by step, its state and what that costs, as text. Raises as `step_form` does."""
+        from .streaming import streaming
+        return streaming(self.graph, self.step_form(along))
 
     def cost(self, **sizes: int) -> Cost:
         """Parameters, weight bytes and FLOPs of one forward pass; `sizes` name free dimensions (`B=1, S=2048`).

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from .builder import RegionBuilder
-from .graph import ARGUMENT, Branch, Call, Graph, Input, Node, Region, Repeat, Scan, TensorType, Value, fresh, join
+from .graph import ARGUMENT, Branch, Call, Graph, Input, Node, Region, Repeat, Scan, TensorType, Value, fresh, join, mapped
 from .parameters import is_parameter
 
 Element = Callable[[TensorType, int], tuple[object, TensorType]]       # an op that takes element i of the leading axis
@@ -55,6 +55,7 @@ class _Flattener:
 
     def __post_init__(self) -> None:
         self.parameters: dict[str, Value] = {}
+        self.taken: set[str] = set()                    # names of elements and stacks
 
     def region(self, region: Region, given: Entries, path: str, owner: str) -> dict[str, Entry]:
         """Lay out a region below `path`, whose parameters are those at `owner`; returns its outputs."""
@@ -129,5 +130,22 @@ class _Flattener:
         return Value(self._add(join(name, "stacked"), op, {"in": items}, type, node).id)
 
     def _add(self, name: str, op: object, inputs: Mapping[str, Input], type: TensorType, node: Node) -> Node:
-        taken = {n.name for n in self.out.nodes}
-        return self.out.add(fresh(name, taken), op, inputs, ("out",), (type,), node.origin)
+        name = fresh(name, self.taken)
+        self.taken.add(name)
+        return self.out.add(name, op, inputs, ("out",), (type,), node.origin)
+
+
+def pruned(region: Region) -> Region:
+    """The region without nodes that no output depends on."""
+    needed = {v.node for _, v in region.outputs}
+    for node in reversed(region.nodes):
+        if node.id in needed:
+            needed |= {v.node for v in node.values}
+    kept = [n for n in region.nodes if n.id in needed]
+    ids = {n.id: k for k, n in enumerate(kept)} | {ARGUMENT: ARGUMENT}
+
+    def moved(v: Value) -> Value:
+        return Value(ids[v.node], v.output)
+
+    nodes = tuple(replace(n, id=ids[n.id], inputs={k: mapped(v, moved) for k, v in n.inputs.items()}) for n in kept)
+    return replace(region, nodes=nodes, outputs=tuple((n, moved(v)) for n, v in region.outputs))

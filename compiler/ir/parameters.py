@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import Any
 
-from .graph import Branch, Call, Control, Graph, Node, Origin, Region, Repeat, Scan, join
+from .graph import Branch, Call, Control, Graph, Node, Origin, Region, Repeat, Scan, Value, join
 
 
 @dataclass(frozen=True)
@@ -79,10 +80,11 @@ def count(graph: Graph) -> int:
 
 
 def _entries(region: Region, path: str, copies: tuple[tuple[int, ...], ...]) -> Iterator[ParameterEntry]:
+    owned = makers(region)
     for node in region.nodes:
         here, op = join(path, node.name), node.op
         if is_parameter(node):
-            yield _entry(region, node, here, copies)
+            yield _entry(node, here, node.id in owned, copies)
         elif isinstance(op, Repeat | Branch):
             for k, body in enumerate(op.bodies):
                 if owners := owning_copies(op, k):
@@ -91,21 +93,24 @@ def _entries(region: Region, path: str, copies: tuple[tuple[int, ...], ...]) -> 
             yield from _entries(op.body, here, copies)
 
 
-def _entry(region: Region, node: Node, path: str, copies: tuple[tuple[int, ...], ...]) -> ParameterEntry:
+def _entry(node: Node, path: str, owned: bool, copies: tuple[tuple[int, ...], ...]) -> ParameterEntry:
     shape = tuple(d.value for d in node.types[0].shape)
     assert None not in shape, f"{path} has a free size"
     start = None if node.inputs.get("init") is not None else node.op.start
-    owner = path if owner_of(region, node) is None else path.rpartition(".")[0]
+    owner = path.rpartition(".")[0] if owned else path
     return ParameterEntry(path, tuple(n for n in shape if n is not None), node.types[0].dtype, start, owner, node.op.trainable,
                           copies, node.origin)
 
 
-def owner_of(region: Region, node: Node) -> Node | None:
-    """The op node that a parameter node was made for, as its port: `query` of `query.weight`."""
-    for other in region.nodes:
-        if not is_parameter(other) and not isinstance(other.op, Control):
-            for port in other.op.parameters():
-                given = other.inputs.get(port)
-                if given is not None and not isinstance(given, tuple) and given.node == node.id and join(other.name, port) == node.name:
-                    return other
-    return None
+@lru_cache(maxsize=64)
+def makers(region: Region) -> Mapping[int, Node]:
+    """The op node that each parameter node was made for, as its port: `query` of `query.weight`."""
+    found: dict[int, Node] = {}
+    for node in region.nodes:
+        if is_parameter(node) or isinstance(node.op, Control):
+            continue
+        for port in node.op.parameters():
+            given = node.inputs.get(port)
+            if isinstance(given, Value) and given.node >= 0 and region.nodes[given.node].name == join(node.name, port):
+                found[given.node] = node
+    return found

@@ -6,7 +6,7 @@ from math import isclose
 from typing import Any
 
 from ...ir.graph import Node, Region
-from ...ir.parameters import is_parameter, owner_of
+from ...ir.parameters import is_parameter, makers
 from .source import Py, source
 
 HIDDEN_UNIFORM = frozenset({"RNN", "GRU", "LSTM", "RNNCell", "GRUCell", "LSTMCell"})     # uniform in +-1/sqrt(hidden)
@@ -29,7 +29,7 @@ def torch_does(module: str, port: str, start: Any, shape: tuple[int, ...], op: A
 
 def fan_in(region: Region, node: Node) -> int:
     """Inputs of one output: the last axis of the owner's `weight`, all axes after the first of a convolution's."""
-    owner = owner_of(region, node)
+    owner = makers(region).get(node.id)
     weight = node
     if owner is not None and not node.name.endswith("weight"):
         beside = node.name.rpartition(".")[0]

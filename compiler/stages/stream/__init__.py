@@ -7,11 +7,12 @@ every position so far, which makes a cache; ops with a state of their own carry 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 from ...ir.builder import RegionBuilder
 from ...ir.dimension import Dim
-from ...ir.flat import SharedLoop, flatten
+from ...ir.flat import SharedLoop, flatten, pruned
 from ...ir.graph import ARGUMENT, Argument, Control, Graph, Node, Region, Scan, TensorType, Value, mapped, walk
 from ...lang.diagnostic import Diagnostic, Diagnostics, diagnostic, suggest
 from ...ops.elementwise import Add
@@ -131,6 +132,7 @@ def _names(d: Deriver) -> set[str]:
 def _outputs(d: Deriver) -> tuple[list[tuple[str, Value]], list[Diagnostic]]:
     """The moving outputs of the model, for a chunk; and what was refused."""
     outputs, refused = [], []
+    _in_order(d)
     for name, value in d.region.outputs:
         if value not in d.facts.moving:
             continue
@@ -145,6 +147,20 @@ def _outputs(d: Deriver) -> tuple[list[tuple[str, Value]], list[Diagnostic]]:
         except Refused as r:
             refused.append(r.diagnostic)
     return outputs, refused
+
+
+def _in_order(d: Deriver) -> None:
+    """Make what is surely asked for from the first node to the last, so that no request goes deeper than one node."""
+    live = {v.node for _, v in d.region.outputs}
+    for node in reversed(d.region.nodes):
+        if node.id in live:
+            live |= {v.node for v in node.values}
+    for node in d.region.nodes:
+        values = (Value(node.id, k) for k in range(len(node.outputs)))
+        for value in values if node.id in live else ():
+            if len(d.facts.of(value)) == 1 and value not in d.facts.clocked:
+                with suppress(Refused):             # told where an output needs it
+                    d.get(value, (None,))
 
 
 def _final(d: Deriver, value: Value) -> bool:
@@ -164,23 +180,18 @@ def _prefix(flat: Graph, facts: Facts, wanted: list[tuple[str, Value]]) -> Graph
         return None
     arguments = tuple(a for a in flat.root.arguments if not facts.axes(a.type) and a.name not in facts.dropped)
     place = {a.name: k for k, a in enumerate(arguments)}
-    needed = {v.node for _, v in wanted}
-    for node in reversed(flat.root.nodes):
-        if node.id in needed:
-            needed |= {v.node for v in node.values}
-    ids = {n.id: k for k, n in enumerate(n for n in flat.root.nodes if n.id in needed)}
+    root = pruned(replace(flat.root, outputs=tuple(wanted)))
 
     def moved(v: Value) -> Value:
-        return Value(ARGUMENT, place[flat.root.arguments[v.output].name]) if v.node == ARGUMENT else Value(ids[v.node], v.output)
+        return Value(ARGUMENT, place[flat.root.arguments[v.output].name]) if v.node == ARGUMENT else v
 
-    kept = (n for n in flat.root.nodes if n.id in ids)
-    nodes = tuple(replace(n, id=ids[n.id], inputs={k: mapped(v, moved) for k, v in n.inputs.items()}) for n in kept)
-    root = Region(flat.root.name, arguments, nodes, tuple((n, moved(v)) for n, v in wanted), flat.root.origin, flat.root.about)
-    return replace(flat, root=root)
+    nodes = tuple(replace(n, inputs={k: mapped(v, moved) for k, v in n.inputs.items()}) for n in root.nodes)
+    return replace(flat, root=replace(root, arguments=arguments, nodes=nodes, outputs=tuple((n, moved(v)) for n, v in root.outputs)))
 
 
 def _ordered(region: Region, d: Deriver) -> Region:
-    """The region with its inputs in order: the chunk, what is fixed, states."""
+    """The region with its inputs in order: the chunk, what is fixed, states; nodes that nothing reads are left out."""
+    region = pruned(region)
     names = [a.name for a in region.arguments]
     first = [n for n in names if n not in d.states and n not in d.fixed.values() and n != NEW_LENGTH]
     order = [*first, NEW_LENGTH, *(n for n in names if n in d.fixed.values()), *(n for n in d.states if n in names)]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ...ir.builder import RegionBuilder
 from ...ir.dimension import Dim
-from ...ir.graph import ARGUMENT, Control, Input, Node, TensorType, Value, fresh
+from ...ir.graph import ARGUMENT, Control, Input, Node, Origin, TensorType, Value, fresh
 from ...lang.diagnostic import Diagnostic, diagnostic
 from ...ops.base import Types
 from ...ops.layout import Rearrange
@@ -39,7 +39,7 @@ class Deriver:
 
     def __post_init__(self) -> None:
         self.region = self.facts.region
-        self.memo: dict[tuple[Value, Forms], Value | None] = {}
+        self.memo: dict[tuple[Value, Forms], Value | Refused | None] = {}
         self.nodes: dict[tuple[int, Any], Node] = {}
         self.states: dict[str, State] = {}
         self.after: dict[str, Value] = {}                # state -> its value after the step
@@ -48,7 +48,8 @@ class Deriver:
         self.copied: dict[Value, Value] = {}
         self.chunk = Dim.symbol(CHUNK)
         self.windows: dict[int, Layout] = {}
-        self.taken: set[str] = set()
+        self.taken: set[str] = set()                     # names of states and fixed inputs
+        self.named: set[str] = set()                     # names of nodes
 
     # what is asked for
 
@@ -58,8 +59,14 @@ class Deriver:
             return self.constant(value)
         key = (value, forms)
         if key not in self.memo:
-            self.memo[key] = self._make(value, forms)
-        return self.memo[key]
+            try:
+                self.memo[key] = self._make(value, forms)
+            except Refused as refused:
+                self.memo[key] = refused
+        found = self.memo[key]
+        if isinstance(found, Refused):
+            raise found
+        return found
 
     def chunked(self, value: Value) -> Value | None:
         """A value for this chunk alone."""
@@ -182,7 +189,7 @@ class Deriver:
         node = None if value.node == ARGUMENT else self.region.nodes[value.node]
         if node is not None and (value in self.facts.inputless or self._bare(node)):
             inputs = {k: self._again(v) for k, v in node.inputs.items()}
-            made = self.out.add(node.name, node.op, inputs, node.outputs, node.types, node.origin)
+            made = self.put(node.name, node.op, inputs, node.outputs, node.types, node.origin)
             self.copied |= {Value(node.id, k): Value(made.id, k) for k in range(len(node.outputs))}
         else:
             name = self.name(value)
@@ -205,9 +212,15 @@ class Deriver:
         """A node of the step form that stands for a value of the whole graph."""
         node = self.region.nodes[like.node] if like.node != ARGUMENT else None
         base = self.region.label(like) + (f".{suffix}" if suffix else "")
-        name = fresh(base, {n.name for n in self.out.nodes})
-        made = self.out.add(name, op, inputs, op.outputs(), types, node.origin if node else self.region.origin)
+        made = self.put(base, op, inputs, op.outputs(), types, node.origin if node else self.region.origin)
         return Value(made.id)
+
+    def put(self, base: str, op: Any, inputs: Mapping[str, Input], outputs: Sequence[str], types: Sequence[TensorType],
+            origin: Origin) -> Node:
+        """A node of the step graph, called `base` where that is free."""
+        name = fresh(base, self.named)
+        self.named.add(name)
+        return self.out.add(name, op, inputs, outputs, types, origin)
 
     def apply(self, like: Value, op: Any, inputs: Mapping[str, Input], suffix: str = "", output: int = 0) -> Value:
         """As `add`, with types by the op's own rule."""

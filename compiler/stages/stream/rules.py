@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...ir.dimension import Dim
-from ...ir.graph import ARGUMENT, Branch, Control, Node, Region, Repeat, Scan, TensorType, Value, bodies, fresh
+from ...ir.graph import ARGUMENT, Branch, Control, Node, Region, Repeat, Scan, TensorType, Value, bodies
 from ...ops.base import Op, axis_of
 from ...ops.convolution import Conv1d
 from ...ops.elementwise import Add, LessEqual
@@ -50,8 +50,7 @@ def _each(d: Deriver, node: Node, output: int, forms: Forms) -> Value | None:
         op = _resized(d, node, output, forms)
         types = op.infer(d.types(inputs))
         name = node.name if all(f is None for f in forms) else f"{node.name}.all"
-        taken = {n.name for n in d.out.nodes}
-        d.nodes[key] = d.out.add(fresh(name, taken), op, inputs, node.outputs, types, node.origin)
+        d.nodes[key] = d.put(name, op, inputs, node.outputs, types, node.origin)
     return Value(d.nodes[key].id, output)
 
 
@@ -154,7 +153,7 @@ def _loop(d: Deriver, node: Node, output: int, forms: Forms) -> Value:
     types = [_sized(t, sizes) for t in node.types]
     key = (node.id, forms)
     if key not in d.nodes:
-        d.nodes[key] = d.out.add(node.name, op, inputs, node.outputs, types, node.origin)
+        d.nodes[key] = d.put(node.name, op, inputs, node.outputs, types, node.origin)
     return Value(d.nodes[key].id, output)
 
 
@@ -263,7 +262,7 @@ def _attention(d: Deriver, node: Node, output: int, forms: Forms) -> Value | Non
     made = d.nodes.get((node.id, (None,)))
     if made is None:
         op = CachedAttention(node.op.window, node.op.scale, node.op.softcap, layout.ring)
-        made = d.out.add(node.name, op, inputs, node.outputs, op.infer(d.types(inputs)), node.origin)
+        made = d.put(node.name, op, inputs, node.outputs, op.infer(d.types(inputs)), node.origin)
         d.nodes[node.id, (None,)] = made
     if output and forms != (None, layout):
         raise d.refuse(node, "gives weights over every position, which only outputs may use")
@@ -301,7 +300,7 @@ def _scan(d: Deriver, node: Node, output: int) -> Value:
             if f"last.{result}" not in outputs:
                 outputs.append(f"last.{result}")
                 types.append(next(a.type for a in op.body.arguments if a.name == argument_name))
-        d.nodes[node.id, ()] = at = d.out.add(node.name, made, inputs, outputs, types, node.origin)
+        d.nodes[node.id, ()] = at = d.put(node.name, made, inputs, outputs, types, node.origin)
         for argument_name, result in op.carry.items():
             d.after[f"{node.name}.{argument_name}"] = at.output(f"last.{result}")
     return Value(d.nodes[node.id, ()].id, output)
@@ -322,7 +321,7 @@ def _recurrent(d: Deriver, node: Node, output: int, forms: Forms) -> Value:
             inputs[name] = carried(d, node, name, node.types[k + 1], start if isinstance(start, Value) else None)
         ordered = {k: inputs.get(k) for k in node.inputs} | inputs
         types = op.infer(d.types(ordered))
-        d.nodes[node.id, ()] = made = d.out.add(node.name, op, ordered, node.outputs, types, node.origin)
+        d.nodes[node.id, ()] = made = d.put(node.name, op, ordered, node.outputs, types, node.origin)
         for k, name in enumerate(op.states):
             d.after[f"{node.name}.{name}"] = Value(made.id, k + 1)
     return Value(d.nodes[node.id, ()].id, output)

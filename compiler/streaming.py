@@ -1,0 +1,101 @@
+"""What `nnspec show --streaming` prints: whether a model can be run step by step, what it keeps between steps, and what that costs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from .cost import flops
+from .ir.dimension import Dim
+from .ir.graph import Graph
+from .ir.signature import spell
+from .printing import columns, size
+from .stages.stream.form import CHUNK, PAST, State, StepForm
+
+HALF = 2                        # bytes of a float in half precision, in which models are mostly served
+TYPICAL = 1024
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Bytes of the state of one row in half precision: per position of caches that grow, and of what does not grow."""
+
+    position: int
+    still: int
+
+    def bytes(self, length: int) -> int:
+        return self.still + self.position * length
+
+
+def cache(form: StepForm) -> Cache:
+    """What a row keeps between steps; a ring counts with the keys of its window."""
+    grows = still = 0
+    for state in form.states:
+        numbers = _numbers(state, _rows(form))
+        if state.kind == "append":
+            grows += numbers
+        else:
+            still += numbers * (state.layout.window or 1 if state.layout else 1)
+    return Cache(grows, still)
+
+
+def _rows(form: StepForm) -> Dim | None:
+    return form.states[0].type.shape[0] if form.states else None
+
+
+def _numbers(state: State, rows: Dim | None) -> int:
+    """Bytes of one row, of one position where there are several."""
+    sizes = [d.value or 1 for k, d in enumerate(state.type.shape) if k != state.axis and d != rows]
+    return prod(sizes) * {"float": HALF, "int64": 8, "bool": 1}[state.type.dtype]
+
+
+def decode_flops(form: StepForm, length: int) -> int:
+    """FLOPs of one new position of one row with `length` behind it."""
+    layouts = {s.layout for s in form.states if s.layout}
+    at = {layout.capacity: min(length, layout.window or length) for layout in layouts}
+    step = form.step
+    free = {s for a in step.root.arguments for d in a.type.shape for s in d.symbols()}
+    sizes = {name: at.get(name, TYPICAL) for name in free} | {CHUNK: 1}
+    rows = _rows(form)
+    if rows is not None:
+        sizes |= dict.fromkeys(rows.symbols(), 1)
+    return flops(step, {k: v for k, v in sizes.items() if k in free})
+
+
+def streaming(graph: Graph, form: StepForm) -> str:
+    """The report as text."""
+    limits = [b.limit for b in graph.bounds if b.symbol == form.along]
+    top = min([TYPICAL, *limits])
+    kept, lines = cache(form), [f"{graph.name} can be run step by step along {form.along}"
+                                + (f", up to {min(limits):,} positions" if limits else "")]
+    arguments = {a.name: a.type for a in form.step.root.arguments}
+    rows = [("chunk", name, str(arguments[name])) for name in form.chunk]
+    rows += [("fixed", name, f"{what}, from the prefix model") for name, what in _folded((n, str(arguments[n])) for n in form.fixed)]
+    rows += [("left out", ", ".join(form.dropped), "rows are packed to the left, `new_length` is how many are new")] if form.dropped else []
+    rows += [("state", name, what) for name, what in _folded((s.name, _what(s)) for s in form.states)]
+    seen: set[str] = set()
+    shown = [("" if kind in seen or seen.add(kind) else kind, *rest) for kind, *rest in rows]
+    lines += ["", *("  " + line for line in columns(shown))]
+    if form.states:
+        lines += ["", f"  state of a row   {kept.position:,} bytes a position" + (f" and {size(kept.still)}" if kept.still else "")
+                  + f" in half precision: {size(kept.bytes(top))} at {top:,}"]
+    return "\n".join([*lines, f"  a new position   {decode_flops(form, top):,} FLOPs with {top:,} behind it"]) + "\n"
+
+
+def _folded(named: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Names with their copies folded, and what each is."""
+    found: dict[tuple[str, str], int] = {}
+    for name, what in named:
+        key = re.sub(r"(?<![^.])\d+(?![^.])", "{i}", name), what
+        found[key] = found.get(key, 0) + 1
+    return [(name, what + (f", x {n}" if n > 1 else "")) for (name, what), n in found.items()]
+
+
+def _what(state: State) -> str:
+    kinds = {"append": "cache", "ring": f"ring of a window of {state.layout.window if state.layout else ''}", "carry": "carried"}
+    if state.name == PAST:
+        return "positions behind each row"
+    start = "" if state.start is None else ", starts as the prefix model says"
+    return f"{kinds[state.kind]}, {state.type.dtype}{spell(state.type.shape)}{start}"
