@@ -158,8 +158,10 @@ class Op:
         found = {}
         for port in signature.inputs:
             given = inputs.get(port.name)
-            if isinstance(given, TensorType):
-                found |= {port.name: k for k in range(len(given.shape)) if port.pattern.place(k, len(given.shape)) == (name, at)}
+            rank = len(given.shape) if isinstance(given, TensorType) else 0
+            for k in range(rank):
+                if port.pattern.place(k, rank) == (name, at):
+                    found[port.name] = k
         return found
 
     def absent(self, inputs: Types) -> bool:

@@ -10,7 +10,7 @@ from ..ir.graph import Shape, TensorType
 from ..ir.signature import spell
 from .base import Op, OpFault, Types, attribute, axis_of, tensor
 from .patterns import product, replaced, reshape
-from .shapes import check_dtypes
+from .shapes import Along, check_dtypes
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class ScatterAdd(Indexed):
 
 
 @dataclass(frozen=True)
-class TopK(Op):
+class TopK(Along):
     """The `k` largest (or smallest) entries of an axis and where they were (torch.topk). The order of equals is free."""
 
     name = "top_k"
@@ -159,9 +159,6 @@ class TopK(Op):
                           ports={"in": f"axis {axis} is {x.shape[axis]}"})
         shape = replaced(x.shape, axis, Dim.const(self.k))
         return TensorType(x.dtype, shape), TensorType("int64", shape)
-
-    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
-        return None if axis == axis_of(len(outputs[0].shape), self.axis) else {"in": axis}
 
     def torch(self, t: Any, **ports: Any) -> Any:
         options = {**({} if self.largest else {"largest": False}), **({} if self.sorted else {"sorted": False})}

@@ -11,7 +11,7 @@ from ..ir.signature import spell
 from .base import Op, OpFault, Types, attribute, axis_of, tensor, tensors
 from .emission import padded
 from .patterns import Regroup, Size, as_dim, parse_pattern, regroup, replaced, reshape, subscript
-from .shapes import aligned, items, listed, same_dtype
+from .shapes import Along, aligned, items, listed, same_dtype
 
 END = 2**63 - 1      # ONNX Slice: to the end, whatever the size
 
@@ -29,7 +29,7 @@ def agree(types: tuple[TensorType, ...], op: str, free: int | None = None) -> No
 
 
 @dataclass(frozen=True)
-class Concat(Op):
+class Concat(Along):
     """The inputs one after the other along `axis`; every other axis is equal (torch.cat)."""
 
     name = "concat"
@@ -44,10 +44,6 @@ class Concat(Op):
         agree(types, self.name, free=axis)
         total = sum((other.shape[axis] for other in types), Dim.const(0))
         return (TensorType(dtype, replaced(types[0].shape, axis, total)),)
-
-    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
-        own = axis_of(len(outputs[0].shape), self.axis)
-        return None if axis == own else {label: axis for label, _ in listed(inputs, "in")}
 
     def torch(self, t: Any, **ports: Any) -> Any:
         return t.torch.cat(list(ports["in"]), dim=self.axis)
@@ -85,7 +81,7 @@ class Stack(Op):
 
 
 @dataclass(frozen=True)
-class Split(Op):
+class Split(Along):
     """Neighbouring parts of one axis, named `0`, `1`, ...: of the given `widths`, or `into` equal ones (torch.split)."""
 
     name = "split"
@@ -102,9 +98,6 @@ class Split(Op):
         x = tensor(inputs, "in")
         axis = axis_of(len(x.shape), self.axis)
         return tuple(TensorType(x.dtype, replaced(x.shape, axis, d)) for d in self._parts(x.shape[axis]))
-
-    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
-        return None if axis == axis_of(len(outputs[output].shape), self.axis) else {"in": axis}
 
     def _parts(self, size: Dim) -> tuple[Dim, ...]:
         if (self.widths is None) == (self.into is None):
@@ -142,7 +135,7 @@ class Split(Op):
 
 
 @dataclass(frozen=True)
-class Slice(Op):
+class Slice(Along):
     """A part of one axis: `start` to before `stop` by `step`, or the `first` or `last` so many entries.
 
     Negative numbers count from the end. The part must lie inside the axis; where sizes do not prove it, the PyTorch
@@ -169,9 +162,6 @@ class Slice(Op):
             raise OpFault("shape-mismatch", f"entries {start} to {stop} do not lie in an axis of {size}",
                           ports={"in": f"axis {axis} is {size}"})
         return (TensorType(x.dtype, replaced(x.shape, axis, (stop - start + (self.step - 1)) // self.step)),)
-
-    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
-        return None if axis == axis_of(len(outputs[0].shape), self.axis) else {"in": axis}
 
     def _check(self) -> None:
         if self.step < 1:
@@ -251,7 +241,7 @@ class Take(Op):
 
 
 @dataclass(frozen=True)
-class Pad(Op):
+class Pad(Along):
     """`before` and `after` entries of `value` around one axis."""
 
     name = "pad"
@@ -272,9 +262,6 @@ class Pad(Op):
             raise OpFault("bad-attribute", f"`value` {self.value} does not exist in {x.dtype}", attribute="value",
                           ports={"in": f"is {x.dtype}"})
         return (TensorType(x.dtype, replaced(x.shape, axis, x.shape[axis] + as_dim(self.before) + as_dim(self.after))),)
-
-    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
-        return None if axis == axis_of(len(outputs[0].shape), self.axis) else {"in": axis}
 
     def torch(self, t: Any, **ports: Any) -> Any:
         x = tensor(t.inputs, "in")

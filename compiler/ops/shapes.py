@@ -141,3 +141,14 @@ def axes_of(rank: int, axis: int | Sequence[int]) -> tuple[int, ...]:
         raise OpFault("bad-attribute", "`axis` names an axis twice" if axes else "`axis` names no axis", attribute="axis",
                       help="write one axis, or a list of different ones")
     return tuple(axes)
+
+
+class Along(Op):
+    """Base of ops that work along `axis`, and do the same at every entry of the others."""
+
+    axis: int
+
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        if axis == axis_of(len(outputs[output].shape), self.axis):
+            return None
+        return {label: axis for label, _ in listed(inputs, "in")} if "in" in self.variadic else {"in": axis}
