@@ -26,6 +26,7 @@ Run = Callable[[Feeds], list[np.ndarray]]       # the outputs in the spec's orde
 SHAPES = [(batch, length) for batch in (1, 8) for length in (16, 128, 512)]
 QUICK = [(1, 16), (1, 128), (8, 128)]
 SECONDS, ROUNDS = 5.0, (3, 9)       # of one point: as many rounds as fit, within these
+MINUTES = 8.0                       # of all models, the same for each: points that come later are left out
 IDS = 2900                          # below every vocabulary here
 
 
@@ -59,14 +60,19 @@ def compare_all(names: list[str], quick: bool = False) -> Iterator[tuple[str, di
         measured = MODELS[name]
         model = nnspec.load(measured.spec, measured.sizes)
         print(f"  {name}: {model.parameters / 1e6:.1f} million parameters", flush=True)
+        end = time.perf_counter() + 60 * MINUTES / len(names)
         with tempfile.TemporaryDirectory() as scratch:
             runs = contenders(model, measured, Path(scratch))
             for batch, length in QUICK if quick else SHAPES:
-                if batch * length <= measured.most and (length <= 128 or not measured.loops):
-                    times = rounds(runs, arrays(model, measured.inputs, batch, length))
-                    point = f"{name} B={batch} S={length}"
-                    print(f"    {point}: " + ", ".join(f"{who} {t * 1e3:.2f} ms" for who, t in times.items()), flush=True)
-                    yield point, {who: times["nnspec"] / t for who, t in times.items() if who != "nnspec"}
+                point = f"{name} B={batch} S={length}"
+                if batch * length > measured.most or measured.loops and length > 128:
+                    continue
+                if time.perf_counter() > end:
+                    print(f"    {point} is left out: the time of this model is up", flush=True)
+                    continue
+                times = rounds(runs, arrays(model, measured.inputs, batch, length))
+                print(f"    {point}: " + ", ".join(f"{who} {t * 1e3:.2f} ms" for who, t in times.items()), flush=True)
+                yield point, {who: times["nnspec"] / t for who, t in times.items() if who != "nnspec"}
         torch.compiler.reset()
 
 
