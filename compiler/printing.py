@@ -42,11 +42,20 @@ def size(n: int) -> str:
 def export_report(manifest: Any, folder: Path, all_sites: bool) -> str:
     """Files, forms and certificate of one export."""
     lines = [f"{manifest.name}: {manifest.parameters:,} parameters, {manifest.dtype}, for {manifest.target}"]
-    names = [manifest.model.file, *(d.file for d in manifest.data), "manifest.json"]
+    names = [manifest.model.file, *([manifest.prefix.model.file] if manifest.prefix else []), *(d.file for d in manifest.data), "manifest.json"]
     rows = [(str(folder / name), size((folder / name).stat().st_size)) for name in names]
     lines += ["  " + line for line in columns(rows, frozenset({1}))]
-    lines += _sites(manifest.sites, all_sites)
+    lines += _stream(manifest.stream) if manifest.stream else []
+    lines += _sites((*manifest.sites, *(manifest.prefix.sites if manifest.prefix else ())), all_sites)
     return "\n".join([*lines, *_certificate(manifest), *_proof(manifest.proof, all_sites)]) + "\n"
+
+
+def _stream(stream: Any) -> list[str]:
+    """What a step model keeps between its steps."""
+    grown = sum(s.bytes for s in stream.states)
+    limit = f", up to {stream.limit:,}" if stream.limit else ""
+    kinds = ", ".join(f"{n} {kind}" for kind in ("append", "ring", "carry") if (n := sum(s.kind == kind for s in stream.states)))
+    return [f"  steps along {stream.along}{limit}; state: {kinds or 'none'}; {grown:,} bytes a position and row"]
 
 
 def _sites(sites: Sequence[Mapping[str, Any]], everything: bool) -> list[str]:

@@ -120,7 +120,6 @@ def test_a_right_file_is_certified(spec, tmp_path):
 
 def test_a_mismatch_exits_1_and_the_manifest_says_so(spec, tmp_path, monkeypatch):
     MUTATIONS["another eps"](monkeypatch)
-    monkeypatch.setattr(cli, "FORM", ["text"])
     with pytest.raises(SystemExit) as stopped:
         cli.main(["export", str(spec), "--init", "0", "-o", str(tmp_path / "out")])
     assert stopped.value.code == 1

@@ -1,0 +1,91 @@
+"""Commands that write and run artifacts: export, run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ..lang.diagnostic import diagnostic
+from .common import Failed, cli, compiled, dims, items, report, with_spec
+
+
+@cli.command()
+@with_spec
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder for model.onnx, weights and manifest.json.")
+@click.option("--weights", type=click.Path(path_type=Path), help="Weights: safetensors, npz, or weights-only .pt/.bin; a folder of shards.")
+@click.option("--init", "seed", type=int, help="Start from random weights with this seed instead.")
+@click.option("--no-weights", is_flag=True, help="Write the graph and the manifest alone, to be looked at; nothing can run them.")
+@click.option("--target", type=click.Choice(["ort-cpu", "ort-cuda", "portable"]), default="ort-cpu", show_default=True)
+@click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), default="float32", show_default=True)
+@click.option("--form", type=click.Choice(["full", "step"]), default="full", show_default=True,
+              help="The whole model, or the one that decoding runs: some positions at a time, with its state.")
+@click.option("--along", metavar="AXIS", help="The axis that `--form step` walks; default: the only one that is causal.")
+@click.option("--certify", type=click.Choice(["sweep", "full", "none"]), default="sweep", show_default=True,
+              help="Compare the file with PyTorch: over a sweep of sizes, up to the maximum, or not.")
+@click.option("--without", multiple=True, metavar="INPUT", help="Leave an optional input out of the file; may be repeated.")
+@click.option("--typical", metavar="DIM=N,...", default="",
+              help="Sizes that the file should be fast at, such as S=2048; default: 128 each. It takes every size.")
+@click.option("--sites", is_flag=True, help="Print the form of every attention, recurrent and norm site, and why it is no better one.")
+@click.option("--require-fused", is_flag=True, help="Fail where an attention site takes no fused form.")
+@click.option("--prove", is_flag=True, help="Find the kernels that CUDA runs, on a GPU or by a dry run; fail where they are not fused.")
+def export(spec: str, sets: tuple[str, ...], output: Path, weights: Path | None, seed: int | None, target: str, dtype: str,
+           certify: str, without: tuple[str, ...], typical: str, sites: bool, require_fused: bool, prove: bool,
+           no_weights: bool, form: str, along: str | None) -> None:
+    """Write an ONNX model that ONNX Runtime runs, checked against PyTorch."""
+    if (weights is not None) + (seed is not None) + no_weights > 1:
+        raise click.UsageError("`--weights`, `--init` and `--no-weights` exclude each other")
+    if along is not None and form != "step":
+        raise click.UsageError("`--along` goes with `--form step`")
+    if weights is None and seed is None and not no_weights:
+        if not (Path(spec) / "config.json").is_file():
+            raise click.UsageError("give the weights with `--weights FILE`, or random ones with `--init SEED`")
+        weights = Path(spec)
+    from ..printing import export_report
+    model = compiled(spec, sets)
+    old = (output / "manifest.json").exists()
+    manifest = model.export(output, weights, seed, target, dtype, certify, without, require_fused, prove, no_weights,
+                            dims(items(typical), "--typical"), form, along)
+    if old:
+        print(f"{output}: the export that was there is replaced")
+    print(export_report(manifest, output, sites), end="")
+    if any(found and found.get("status") == "failed" for found in (manifest.certificate, manifest.proof)):
+        raise Failed
+
+
+@cli.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--inputs", type=click.Path(path_type=Path), help="Inputs from an .npz or .json file.")
+@click.option("--random", "sizes", multiple=True, metavar="DIM=N", help="Random inputs with these sizes, such as --random B=2.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of random inputs.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--allow-fallback", is_flag=True, help="Go on when another device than the one asked for is active.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="Threads for one operator; default: all cores.")
+@click.option("--spin", is_flag=True, help="Let idle threads wait busily: shorter runs, more processor time.")
+@click.option("--profile", "profiled", is_flag=True, help="Print where the time goes, by path in the spec.")
+@click.option("--depth", type=click.IntRange(1), help="Names of a path that --profile tells apart; default: all.")
+def run(folder: Path, inputs: Path | None, sizes: tuple[str, ...], seed: int, output: Path | None, device: str, allow_fallback: bool,
+        threads: int | None, spin: bool, profiled: bool, depth: int | None) -> None:
+    """Run an exported folder with ONNX Runtime."""
+    from .. import runtime
+    from ..printing import profile_report, run_report
+    from ..runtime.data import load_inputs, random_inputs, save_npz, table
+    if output is not None and output.suffix != ".npz":
+        raise click.UsageError(f"outputs are written as .npz, and `{output}` has another ending")
+    if inputs is not None and sizes:
+        raise click.UsageError("`--inputs` and `--random` exclude each other")
+    if depth is not None and not profiled:
+        raise click.UsageError("`--depth` goes with `--profile`")
+    artifact = runtime.open(folder, device, threads=threads, spin=spin, allow_fallback=allow_fallback, verify=True)
+    if (artifact.manifest.certificate or {}).get("status") == "failed":
+        report([diagnostic("failed-certificate", f"`{folder}` does not agree with PyTorch: its certificate failed", severity="warning",
+                           help="export it again and read what differs")])
+    arrays = load_inputs(inputs) if inputs is not None else random_inputs(artifact.manifest, dims(sizes), seed)
+    outputs = artifact(**arrays)
+    if output is not None:
+        save_npz(output, outputs)
+    print(run_report(artifact.provider, arrays, table(outputs), output), end="")
+    if profiled:
+        from ..runtime.profile import profile
+        print(profile_report(profile(folder, arrays, device, depth, threads=threads, spin=spin, allow_fallback=allow_fallback)), end="")
