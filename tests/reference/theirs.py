@@ -77,17 +77,6 @@ def mask(x: Tensors, length: str, tokens: str) -> torch.Tensor:
     return (torch.arange(x[tokens].shape[1]) < x[length][:, None]).long()
 
 
-def decoder(model, x):
-    return {"logits": model(input_ids=x["tokens"], attention_mask=mask(x, "length", "tokens"), use_cache=False).logits}
-
-
-def gpt2():
-    config = transformers.GPT2Config(vocab_size=43, n_embd=24, n_layer=2, n_head=3, n_positions=1024, attn_implementation="eager")
-    def call(model, x):
-        hidden = model(input_ids=x["tokens"], attention_mask=mask(x, "length", "tokens"), use_cache=False).last_hidden_state
-        return {"logits": hidden @ model.wte.weight.T}
-    return Case("gpt2", transformers.GPT2Model(config), call)
-
 
 def _bert():
     return transformers.BertModel(transformers.BertConfig(
@@ -113,9 +102,6 @@ def minilm():
     return Case("minilm", _bert(), sentence)
 
 
-LLAMA = {"vocab_size": 47, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-         "intermediate_size": 44, "rms_norm_eps": 1e-5, "max_position_embeddings": 512, "attn_implementation": "eager",
-         "tie_word_embeddings": False}
 GATED = {
     "layers.{i}.attention_norm.weight": "model.layers.{i}.input_layernorm.weight",
     "layers.{i}.attention.query.weight": "model.layers.{i}.self_attn.q_proj.weight",
@@ -127,11 +113,6 @@ GATED = {
 MLP = {f"layers.{{i}}.ffn.{n}.weight": f"model.layers.{{i}}.mlp.{n}_proj.weight" for n in ("gate", "up", "down")}
 ENDS = {"embed.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"}
 HEAD = {"logits.weight": "lm_head.weight"}
-
-
-def llama():
-    config = transformers.LlamaConfig(**LLAMA, rope_parameters={"rope_type": "default", "rope_theta": 5e5})
-    return Case("llama-3-8b", transformers.LlamaForCausalLM(config), decoder, ENDS | HEAD | GATED | MLP, {"layers": range(2)})
 
 
 def plain(model, x):
@@ -264,4 +245,4 @@ def mla():
     return Case("hard/mla", transformers.DeepseekV2ForCausalLM(config), call, ENDS | HEAD | MLP | norms | latent, {"layers": range(2)})
 
 
-CASES = {c.__name__: c for c in (gpt2, bert, minilm, llama, gemma2, t5, albert, vit, moe, mla)}
+CASES = {c.__name__: c for c in (bert, minilm, gemma2, t5, albert, vit, moe, mla)}
