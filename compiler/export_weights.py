@@ -19,7 +19,7 @@ from .ir.parameters import state_shapes
 from .lang.diagnostic import Diagnostics, Sink, diagnostic
 from .printing import progress
 from .runtime.convert import Unfit, convert
-from .weight_file import Deferred
+from .weight_file import Deferred, numbers
 
 if TYPE_CHECKING:
     from .model import Model
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 # https://github.com/huggingface/safetensors, "Format"
 NAMES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-CHUNK = 1 << 22                                  # numbers converted at a time
 
 Read = Callable[[str], "np.ndarray | Deferred"]
 
@@ -138,10 +137,10 @@ def _bytes(target: Target, read: Read, model: Model) -> Iterator[memoryview]:
         _check_same(target, other, read)
     if target.source.start is not None:
         for path in target.paths:
-            for piece in _pieces(read(path)):
+            for piece in numbers(read(path)):
                 yield _converted(piece, target, path)
         return
-    for piece in _pieces(target.source.back(_stacked(target.paths, read))):
+    for piece in numbers(target.source.back(_stacked(target.paths, read))):
         yield _converted(piece, target, target.paths[0])
 
 
@@ -161,20 +160,11 @@ def _stacked(paths: Sequence[str], read: Read) -> np.ndarray:
 
 def _check_same(target: Target, other: tuple[str, ...], read: Read) -> None:
     for a, b in zip(target.paths, other, strict=True):
-        pairs = zip(_pieces(read(a)), _pieces(read(b)), strict=True)
+        pairs = zip(numbers(read(a)), numbers(read(b)), strict=True)
         if not all(np.array_equal(x.view(np.uint8), y.view(np.uint8)) for x, y in pairs):
             raise Diagnostics([diagnostic("checkpoint-mismatch", f"`{a}` and `{b}` would be one tensor `{target.name}`, and they differ",
                                           target.source.rule.key.span if target.source.rule else None,
                                           help="give each parameter a foreign name of its own")])
-
-
-def _pieces(array: np.ndarray | Deferred) -> Iterator[np.ndarray]:
-    if isinstance(array, Deferred):
-        yield from array.pieces(CHUNK)
-        return
-    flat = np.ascontiguousarray(array).reshape(-1)
-    for start in range(0, flat.size, CHUNK):
-        yield flat[start:start + CHUNK]
 
 
 def _converted(piece: np.ndarray, target: Target, path: str) -> memoryview:

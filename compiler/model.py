@@ -106,9 +106,10 @@ class Model:
         Raises Diagnostics (`bad-weights`, `checkpoint-mismatch`) that lists every tensor that does not fit.
         """
         from .backends.torch import build
-        made = build(self.lowered, seed=seed, dtype=dtype, device=device)
-        if weights is not None:
-            self.load_weights(made, weights)
+        if weights is None:
+            return build(self.lowered, seed=seed, dtype=dtype, device=device)
+        made = build(self.lowered, seed=None, dtype=dtype, device="meta").to_empty(device=device or "cpu")     # no start to overwrite
+        self.load_weights(made, weights)
         return made
 
     def load_weights(self, module: torch.nn.Module, path: str | Path) -> None:
@@ -116,13 +117,17 @@ class Model:
         import torch
 
         from .printing import progress
+        from .weight_file import numbers
         from .weights import open_weights
         state = module.state_dict()
         with open_weights(path) as file:
             loader = self.loader(file)
             with torch.no_grad():
                 for name in progress(loader.paths(), "loading"):
-                    state[name].copy_(torch.from_numpy(loader(name)))
+                    start = 0
+                    for piece in numbers(loader(name, whole=False)):
+                        state[name].view(-1)[start:start + piece.size].copy_(torch.from_numpy(piece))
+                        start += piece.size
 
     def export(self, folder: str | Path, weights: str | Path | torch.nn.Module | None = None, init: int | None = None,
                target: str = "ort-cpu", dtype: str = "float32", certify: str = "sweep", without: tuple[str, ...] = (),

@@ -18,7 +18,7 @@ READABLE = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int1
 # What reading the bytes of a damaged file or archive raises.
 DAMAGE = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error)
 LARGE = 1 << 24                  # numbers above which a tensor stays in its file
-CHUNK = 1 << 22                  # numbers compared at a time
+CHUNK = 1 << 22                  # numbers compared, copied or converted at a time
 PASSES = 8                       # times a file is read at most for a transposed tensor
 
 
@@ -78,6 +78,16 @@ class Turned:
                 block[:, top:top + step] = rows[:, left:left + width].T
             if block is not None:
                 yield block
+
+
+def numbers(array: np.ndarray | Deferred) -> Iterator[np.ndarray]:
+    """All numbers in C order, some at a time: [n] each."""
+    if isinstance(array, Deferred):
+        yield from array.pieces(CHUNK)
+        return
+    flat = np.ascontiguousarray(array).reshape(-1)
+    for start in range(0, flat.size, CHUNK):
+        yield flat[start:start + CHUNK]
 
 
 class WeightFile:

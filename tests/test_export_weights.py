@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from nnspec import export_weights as module
 from nnspec import weight_file
 from nnspec.cli import main
 from nnspec.lang.diagnostic import Diagnostics
@@ -53,7 +52,7 @@ def test_there_and_back_is_the_identity(tmp_path, monkeypatch, name, sizes, dtyp
     """foreign -> foreign, and foreign -> a file of ours -> foreign; with all large tensors in pieces, too."""
     if streamed:
         monkeypatch.setattr(weight_file, "LARGE", 50)
-        monkeypatch.setattr(module, "CHUNK", 101)
+        monkeypatch.setattr(weight_file, "CHUNK", 101)
     model = nnspec.load(name, sizes)
     tensors = foreign(model, dtype)
     save_file(tensors, tmp_path / "theirs.safetensors")

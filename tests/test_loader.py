@@ -4,6 +4,7 @@ import nnspec
 import numpy as np
 import pytest
 import torch
+import zoo
 from nnspec import weight_file
 from nnspec.lang.diagnostic import Diagnostics
 from nnspec.weight_names import fitting
@@ -164,6 +165,21 @@ def test_halves_are_widened_exactly_and_kept_where_they_are_wanted(model, tmp_pa
     model.export(tmp_path / "out", weights=tmp_path / "w.safetensors", dtype=name, target=target, certify="none")
     kept = b"".join(p.read_bytes() for p in (tmp_path / "out").iterdir())
     assert held["table"].view(torch.int16).numpy().view(bits).tobytes() in kept
+
+
+@pytest.mark.parametrize("name", ["g2p", "luong", "minilm", "hard/tied", "hard/mamba", "hard/moe"])
+def test_a_module_made_around_a_file_is_the_module_that_was_saved(tmp_path, name):
+    """It is made without a start of its own: nothing of it may be left as it was allocated."""
+    saved = zoo.stirred(name)
+    save_file({k: v.contiguous() for k, v in saved.state_dict().items()}, tmp_path / "w.safetensors")
+    made = zoo.model(name).module(weights=tmp_path / "w.safetensors")
+    assert [(n, p.requires_grad) for n, p in made.named_parameters()] == [(n, p.requires_grad) for n, p in saved.named_parameters()]
+    assert not made.training and [*made.buffers()] == []
+    sizes = {d: n for d, n in zip(zoo.free(name), (3, 7, 5, 4), strict=False)}
+    arrays = zoo.draw(name, sizes, short=False)
+    want = zoo.run(saved, arrays, zoo.outputs(name))
+    for key, found in zoo.run(made, arrays, zoo.outputs(name)).items():
+        np.testing.assert_array_equal(found, want[key])
 
 
 def test_the_file_may_be_read_while_it_is_open(model, tmp_path):
