@@ -53,6 +53,14 @@ def refused(folder, family=FAMILY, **config):
     return [(d.code, d.headline) for d in found.value.items]
 
 
+def wrong(folder, family):
+    """What `validate` says of the family itself."""
+    (folder / "family.yaml").write_text(family)
+    with pytest.raises(Diagnostics) as found:
+        load(folder / "family.yaml")
+    return [(d.code, d.headline) for d in found.value.items]
+
+
 def test_a_value_goes_to_a_path_and_one_that_is_absent_leaves_the_spec(tmp_path):
     quiet, said = imported(tmp_path), imported(tmp_path, act="gelu_new", scale=0.50, bias=False)
     assert (quiet["ffn"]["activation"], said["ffn"]["activation"]) == ("relu", "gelu_tanh")
@@ -64,8 +72,8 @@ def test_a_value_goes_to_several_paths(tmp_path):
     family = FAMILY.replace("bias: {at: graph.layers.attention.bias}", "bias: {at: [graph.layers.attention.bias, graph.layers.ffn.bias]}")
     made = imported(tmp_path, family, bias=False)
     assert (made["attention"]["bias"], made["ffn"]["bias"]) == ("false", "false")
-    wrong = FAMILY.replace("bias: {at: graph.layers.attention.bias}", "bias: {at: [graph.layers.attention.bias, graph.leyers.bias]}")
-    assert [code for code, _ in refused(tmp_path, wrong)] == ["unknown-path"]
+    misspelt = FAMILY.replace("bias: {at: graph.layers.attention.bias}", "bias: {at: [graph.layers.attention.bias, graph.leyers.bias]}")
+    assert [code for code, _ in wrong(tmp_path, misspelt)] == ["unknown-path"]
 
 
 def test_a_choice_stands_before_the_words(tmp_path):
@@ -103,7 +111,4 @@ def test_shared_keys_are_as_if_written_in_the_family(tmp_path):
 ])
 def test_what_is_wrong_with_a_section_is_said(old, new, said, tmp_path):
     assert old in FAMILY
-    (tmp_path / "family.yaml").write_text(FAMILY.replace(old, new))
-    with pytest.raises(Diagnostics) as found:
-        load(tmp_path / "family.yaml")
-    assert said in [d.headline for d in found.value.items]
+    assert said in [headline for _, headline in wrong(tmp_path, FAMILY.replace(old, new))]
