@@ -69,7 +69,7 @@ class Matched:
         null_choice = key.choice("null")
         if tree is None and null_choice is not None:
             return self.choose(null_choice)
-        if tree is None and key.at is not None:
+        if tree is None and key.at:
             return None
         if tree is None:
             raise fault(MISSING, f"the config has no `{key.name.text}`, and the family has no default for it", self.config.span.part(0, 1),
@@ -79,8 +79,8 @@ class Matched:
         choice = key.choice(value.text) if value is not None else None
         if choice is not None:
             return self.choose(choice)
-        if key.at is not None:
-            return self.put(key, key.at, name, tree, found is not None)
+        if key.at:
+            return self.put(key, name, tree, found is not None)
         if key.size is None:
             raise self.unsupported(key, name, tree)
         return self.size(key, key.size, name, tree, found is not None)
@@ -102,19 +102,20 @@ class Matched:
         path = Scalar(f"sizes.{size.text}", size.span)
         self.changes.append(Change("set", path, value))
 
-    def put(self, key: Key, at: Scalar, name: str, tree: Tree, given: bool) -> None:
-        """The value itself, or our word for it, at a path."""
+    def put(self, key: Key, name: str, tree: Tree, given: bool) -> None:
+        """The value itself, or our word for it, at the paths."""
         if key.words:
             word = single(tree)
             found = dict(key.words).get(word.text) if word is not None else None
             if found is None:
                 raise self.unsupported(key, name, tree)
-            return self.changes.append(Change("put", at, found))
+            self.changes += [Change("put", at, found) for at in key.at]
+            return
         value = tree if not given or (isinstance(tree, Scalar) and tree.text in ("true", "false")) else numeric(tree)
         if value is None:
             raise fault(UNSUPPORTED, f"`{name}` is {shown(tree)}, and a number, true or false was expected", tree.span,
-                        Label(key.name.span, f"it goes to `{at.text}`"), help=suggest_values(key) if key.choose else ())
-        return self.changes.append(Change("put", at, value))
+                        Label(key.name.span, f"it goes to `{key.at[0].text}`"), help=suggest_values(key) if key.choose else ())
+        self.changes += [Change("put", at, value) for at in key.at]
 
     def required(self, key: Key, found: tuple[str, Tree] | None, section: Section) -> None:
         if found is None:

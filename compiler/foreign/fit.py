@@ -47,9 +47,9 @@ def _check_paths(section: Section, tree: Mapping, sink: Sink) -> None:
         if key.pattern is not None:
             with sink.catch():
                 _repeated(tree, key.pattern)
-        if key.at is not None:
+        for at in key.at:
             with sink.catch():
-                change(tree, _put(tree, key.at), key.at, key.at)
+                change(tree, _put(tree, at), at, at)
         for choice in key.choose:
             _check_choice(choice, tree, sink)
 

@@ -60,7 +60,7 @@ class Key:
     require: tuple[Scalar, ...] = ()
     pattern: Scalar | None = None
     items: tuple[tuple[Scalar, Mapping], ...] = ()
-    at: Scalar | None = None
+    at: tuple[Scalar, ...] = ()
     words: tuple[tuple[str, Scalar], ...] = ()    # of the config and of a spec
 
     def choice(self, text: str) -> Choice | None:
@@ -164,11 +164,12 @@ def _key(name: Scalar, tree: Tree, sizes: Collection[str], sink: Sink) -> Key:
         raise fault("unknown-name", f"no size is called `{size.text}`", size.span, help=suggest(size.text, sizes, "sizes"))
     choose, items = tree.get("choose"), tree.get("items")
     table = _one(tree.get("words"))
+    ours = tuple((e.key.text, e.value) for e in shared(table) if isinstance(e.value, Scalar)) if table else ()
     made = Key(name, spellings, size, default,
                tuple(_choice(e.key, e.value, sizes, sink) for e in choose) if isinstance(choose, Mapping) else (),
                tuple(_scalars(require)) if require is not None else (), pattern,
                tuple((e.key, e.value) for e in items if isinstance(e.value, Mapping)) if isinstance(items, Mapping) else (),
-               _one(tree.get("at")), tuple((e.key.text, e.value) for e in shared(table) if isinstance(e.value, Scalar)) if table else ())
+               tuple(_scalars(tree.get("at"))), ours)
     for value in (*_scalars(made.default), *made.require):
         with sink.catch():
             _check_value(made, value, sizes)
@@ -180,7 +181,7 @@ def _check_value(key: Key, value: Scalar, sizes: Collection[str]) -> None:
     known = [c.value.text for c in key.choose] + [word.text for word, _ in key.items] + [word for word, _ in key.words]
     if any(same(value.text, k) for k in known) or (key.require and words(value.text, sizes)):
         return
-    if not key.require and key.size is None and (key.at is None or key.words):
+    if not key.require and key.size is None and (not key.at or key.words):
         raise fault(CODE, f"the default `{value.text}` is none of its values", value.span, key.name.span,
                     help=suggest(value.text, known, "values"))
     _check_names(value, sizes)

@@ -127,7 +127,7 @@ def _checkpoint() -> dict[str, Schema]:
                    "additionalProperties": ref("config_key")},
         "config_key": {"description": "`size:`, `at:`, `choose:`, `require:`, or `pattern:`."} | record("a key of `config`", {
             "size": TEXT | {"description": "The size that its value becomes."},
-            "at": TEXT | {"description": "The path where its value goes; without one the spec stays as it is."},
+            "at": names | {"description": "The path, or paths, where its value goes; without one the spec stays as it is."},
             "words": TEXT | {"description": "A file of the library's specs/configs: its words, and ours."},
             "default": {"description": "Its value when it is absent or null: an expression over sizes, or one of the choices.",
                         "type": [*SCALARS, "array"], "items": TEXT},
