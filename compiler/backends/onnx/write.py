@@ -45,9 +45,9 @@ Check = Callable[[Path], Mapping[str, Any]]
 
 
 def write(emitted: Emitted, folder: str | os.PathLike[str], tensors: Tensors | None, check: Check | None = None,
-          stream: Stream | None = None, prefix: Emitted | None = None) -> Manifest:
+          stream: Stream | None = None, prefix: Emitted | None = None, beside: Mapping[str, str] | None = None) -> Manifest:
     """Write `folder/model.onnx`, its weights and `folder/manifest.json`; returns the manifest. A step model has its `stream`, and
-    perhaps a `prefix` model beside it, over the same weights.
+    perhaps a `prefix` model beside it, over the same weights. `beside` are texts of further files by name.
 
     `tensors` gives the parameter at a path, a float array of the spec's shape or a tensor still in its file; each is asked for
     when it is written and not kept. None leaves the weights out: the model names their places in a file that is not there, and
@@ -66,7 +66,9 @@ def write(emitted: Emitted, folder: str | os.PathLike[str], tensors: Tensors | N
             if check is not None:
                 manifest = replace(manifest, **check(staged))
                 (staged / NAME).write_bytes(encode(manifest).encode())
-            kept = [*(d.file for d in manifest.data), *([PREFIX] if prefix is not None else [])]
+            for name, text in (beside or {}).items():
+                (staged / name).write_text(text, encoding="utf-8")
+            kept = [*(d.file for d in manifest.data), *([PREFIX] if prefix is not None else []), *(beside or {})]
             with _alone(folder):
                 _commit(staged, folder, [*kept, MODEL, NAME])
                 _remove_old(folder, set(kept))
