@@ -57,6 +57,21 @@ def test_every_attention_site_is_fused_and_nothing_is_left_to_the_cpu(tmp_path, 
         [str(n)] * (len(proof["cases"][0].split()) - 1) for n in (128, 511)]
 
 
+FAMILIES = {
+    "mixtral-8x7b": DECODER | {"experts": 4}, "qwen2-0.5b": DECODER, "qwen3-0.6b": DECODER, "gemma-2b": DECODER | {"head_width": 256},
+    "gemma2-2b": DECODER | {"head_width": 256, "window": 200}, "phi-2": DECODER | {"width": 320, "kv_heads": 4},
+    "pythia-160m": SMALL | {"hidden": 96}, "bloom-560m": SMALL}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_decoders_are_fused_with_left_padding_and_need_no_mask_without(tmp_path, name):
+    """BLOOM's bias is a mask of its own."""
+    for without, kernels in (((), {"EFFICIENT"}), (("keep",), {"EFFICIENT"} if name == "bloom-560m" else {"FLASH", "CUDNN"})):
+        proof = proof_of(name, tmp_path / str(len(without)), sizes=FAMILIES[name], dtype="float16", without=without)
+        assert (proof["shortfalls"], proof["status"]) == ([], "passed")
+        assert set(proof["kernels"]) <= kernels and sum(proof["kernels"].values()) == 4
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("name", ["conv_chain", "image_chain", "int_and_bool", "optional_everywhere", "padded_between_convolutions",
                                   "recurrent_stack"])
