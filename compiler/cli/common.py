@@ -44,11 +44,20 @@ def cli() -> None:
     """
 
 
-with_sizes = click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Override a size; may be repeated.")
+def _remember(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    context.meta[f"nnspec.{option.name}"] = value
+
+
+def with_sizes(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--set and --family, of the commands that compile specs; `compiled` finds the family itself."""
+    family = click.option("--family", callback=_remember, expose_value=False, metavar="SPEC",
+                          help="What a folder's config.json is read by; default: the library's for its model_type.")
+    sets = click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Override a size; may be repeated.")
+    return sets(family(command))
 
 
 def with_spec(command: Callable[..., Any]) -> Callable[..., Any]:
-    """SPEC and --set, of the commands that compile one spec."""
+    """SPEC, --set and --family, of the commands that compile one spec."""
     return click.argument("spec")(with_sizes(command))
 
 
@@ -63,7 +72,7 @@ def compiled(spec: str, sets: tuple[str, ...], limits: bool = True) -> Any:
         if name.strip() in sizes:
             raise click.UsageError(f"`--set {name.strip()}` is given twice")
         sizes[name.strip()] = value
-    model = load(spec, sizes)
+    model = load(spec, sizes, click.get_current_context().meta.get("nnspec.family"))
     if model.warnings and FORM[0] == "text":
         report(model.warnings)
     if model.over and limits:

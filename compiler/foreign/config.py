@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
@@ -217,7 +218,8 @@ def numeric(tree: Tree) -> Tree | None:
     if isinstance(tree, Sequence):
         parts = [p for x in tree if (p := numeric(x)) is not None]
         return Sequence(tuple(parts), tree.span, True) if parts and len(parts) == len(tree) else None
-    if not isinstance(tree, Scalar) or tree.quoted or number(tree.text) is None:
+    value = number(tree.text) if isinstance(tree, Scalar) and not tree.quoted else None
+    if value is None or not math.isfinite(value) or not isinstance(tree, Scalar):
         return None
     return Scalar(tidy(tree.text), tree.span)
 

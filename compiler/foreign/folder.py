@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..lang.diagnostic import Diagnostics, Fault, Label, Sink, diagnostic, fault, suggest
 from ..lang.json_syntax import parse_json
-from ..lang.tree import Mapping, Scalar, Sequence, kind, plain
+from ..lang.tree import Mapping, Scalar, Sequence, Tree, kind, plain
 from ..library import CONFIGS, MODELS, find
 from ..stages.parse import parse, read_source
 from .config import BAD, null
@@ -33,15 +33,14 @@ class Foreign:
     def kind(self) -> str:
         """Such as `llama (LlamaForCausalLM)`."""
         named, made = self.config.get("model_type"), self.config.get("architectures")
-        text = named.text if isinstance(named, Scalar) else "no model_type"
-        classes = ", ".join(s.text for s in made if isinstance(s, Scalar)) if isinstance(made, Sequence) else ""
-        return f"{text} ({classes})" if classes else text
+        classes = ", ".join(filter(None, map(_word, made))) if isinstance(made, Sequence) else ""
+        return f"{_word(named) or 'unknown'}{f' ({classes})' if classes else ''}"
 
     def fit(self, tree: Mapping, name: str | None, sink: Sink) -> Fitted:
         """The family's checked tree as the config has it. Errors go to `sink`."""
         with sink.catch():
             _check_type(tree, self.config, self.family)
-        return fit(tree, self.config, name or self.folder.resolve().name, harmless(), sink)
+        return fit(tree, self.config, name or self.folder.resolve().name or "model", harmless(), sink)
 
 
 def opened(path: str | Path, family: str | Path | None = None) -> Foreign | None:
@@ -81,6 +80,11 @@ def harmless() -> tuple[str, ...]:
     listed = plain(parse(read_source(HARMLESS)))
     assert isinstance(listed, dict)
     return tuple(str(name) for group in listed.values() for name in group)
+
+
+def _word(tree: Tree | None) -> str:
+    """A name of the config, where it is one and no other text."""
+    return tree.text if isinstance(tree, Scalar) and not null(tree) and re.fullmatch(r"[\w.-]+", tree.text) else ""
 
 
 def _family(config: Mapping) -> Path:

@@ -155,7 +155,7 @@ def flow(tree: Tree) -> str:
 
 def _key(scalar: Scalar) -> str:
     text = scalar.text
-    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 def _wrapped(text: str) -> str:

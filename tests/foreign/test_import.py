@@ -244,6 +244,11 @@ def test_command_line(write, capsys, tmp_path):
     write(act="selu")
     code, out, err = run(capsys, "import", folder, "-o", "other.yaml", "--family", family)
     assert (code, out) == (2, "") and "config.json:" in err and not (tmp_path / "other.yaml").exists()
+    code, out, err = run(capsys, "show", folder, "--family", family)
+    assert code == 2 and "`act` is `selu`" in err
+    write()
+    code, out, err = run(capsys, "validate", folder, "--family", family, "--set", "layers=3")
+    assert (code, err) == (0, "") and out.startswith("toy-1b: fine")
     code, out, err = run(capsys, "import", folder, "-o", "other.txt", "--family", family)
     assert code == 2 and "bad-command" in err
 
