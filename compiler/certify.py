@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 
 from . import runtime
+from .ir.graph import Graph, walk
 from .overflow import first_overflow
 from .printing import progress
-from .runtime.compare import compare, measure
+from .runtime.compare import compare, measure, share_beyond
 from .runtime.data import random_inputs
 from .runtime.manifest import Manifest, read
 
 SWEEP = 256
 TOLERANCES = {"float32": (1e-4, 1e-5), "float16": (2e-2, 2e-3)}       # |got - want| <= atol + rtol * max|want|
+FLIPPED = 0.02                  # share of numbers that may differ in half precision where the model chooses: near ties go either way
+CHOICES = frozenset({"top_k", "argmax"})
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,16 @@ class Findings:
     wrong: list[str] = field(default_factory=list)
     nan: dict[str, str] = field(default_factory=dict)
     numbers: set[str] = field(default_factory=set)
+    chooses: bool = False                       # in half precision, by scores that may tie
+    flipped: float = 0.0                        # the largest share of numbers that another choice changed
 
     def add(self, case: Case, got: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray], rtol: float, atol: float) -> None:
-        self.wrong += [f"{case}: {d.text}" for d in compare(got, want, rtol, atol)]
+        for d in compare(got, want, rtol, atol):
+            share = share_beyond(got[d.name], want[d.name], rtol, atol) if d.kind == "values" and self.chooses else 1.0
+            if share > FLIPPED:
+                self.wrong.append(f"{case}: {d.text}")
+            else:
+                self.flipped = max(self.flipped, share)
         for name, right in want.items():
             if name in got and got[name].shape == right.shape and got[name].dtype.kind == right.dtype.kind:
                 found = measure(got[name], right)
@@ -60,16 +70,22 @@ class Findings:
         return self.wrong + [f"`{name}` was not a finite number in any case" for name in self.nan if name not in self.numbers]
 
 
-def certify(folder: Path, module: Any, arguments: Sequence[str], dtype: str, full: bool) -> dict[str, Any]:
+def chooses(graph: Graph) -> bool:
+    """Whether a model picks entries by their scores, as routers do."""
+    return any(getattr(node.op, "name", "") in CHOICES for _, _, node in walk(graph.root))
+
+
+def certify(folder: Path, module: Any, arguments: Sequence[str], dtype: str, full: bool, choosing: bool = False) -> dict[str, Any]:
     """Run both on the same inputs; returns what goes into the manifest.
 
     `module` is in float32 on the CPU, `arguments` the inputs in the order of its `forward`. A file that does not load or run is a
     difference. NaN on both sides agrees, but is told; an output that was never a number in any case proves nothing, and fails. The
     first case in which float16 differs, or else one of middle size, is run again node by node to find what overflows: CPUs compute in
-    float32 between some nodes, so what differs nowhere here may do so on CUDA, and `overflow` tells it.
+    float32 between some nodes, so what differs nowhere here may do so on CUDA, and `overflow` tells it. With `choosing` a share of FLIPPED
+    of the numbers may differ in half precision, and `flipped` says how many do.
     """
     (rtol, atol), overflow, watched = TOLERANCES[dtype], [], None
-    manifest, found, provider = read(folder), Findings(), ""
+    manifest, found, provider = read(folder), Findings(chooses=choosing and dtype != "float32"), ""
     cases = list(sweep(manifest, full))
     try:
         artifact = runtime.open(folder)
@@ -95,7 +111,7 @@ def certify(folder: Path, module: Any, arguments: Sequence[str], dtype: str, ful
     status = "failed" if differences else "passed"
     return {"status": status, "against": "PyTorch float32", "on": provider, "cases": len(cases), "rtol": rtol, "atol": atol,
             **found.worst, "largest": str(cases[-1]), **({"differences": differences[:20]} if differences else {}),
-            **({"overflow": overflow[0]} if overflow and not differences else {}), **({"nan": [*found.nan.values()]} if found.nan else {})}
+            **({"flipped": found.flipped} if found.flipped else {}), **({"overflow": overflow[0]} if overflow and not differences else {}), **({"nan": [*found.nan.values()]} if found.nan else {})}
 
 
 def _traced(artifact: runtime.Artifact, arrays: Mapping[str, np.ndarray]) -> list[str]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from .backends.onnx import emit, write
 from .backends.onnx.emit import Emitted
 from .backends.onnx.interface import interface
-from .certify import certify
+from .certify import certify, chooses
 from .expect import REQUIRE_FUSED, unmet
 from .ir.graph import Graph
 from .ir.parameters import state_shapes
@@ -92,7 +92,7 @@ class _Made:
     def certify(self, folder: Path, module: Any, graph: Graph, full: bool) -> dict[str, Any]:
         """The certificate of a folder, against the module of the whole graph."""
         if self.stream is None:
-            return certify(folder, module, arguments(graph), self.model.dtype, full)
+            return certify(folder, module, arguments(graph), self.model.dtype, full, chooses(graph))
         from .certify_step import certify_step
         whole, _ = interface(emit(graph, "portable"))
         return certify_step(folder, module, graph, arguments(graph), whole, self.model.dtype)

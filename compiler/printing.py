@@ -83,6 +83,8 @@ def _certificate(manifest: Any) -> list[str]:
     head = f"certificate {found['status']}: {found['cases']} cases against {found['against']} on {found['on'] or 'no provider'}, "
     head += f"{len(wrong)} differences" if wrong else (
         f"largest difference {found['max_abs']:.1e} ({found['max_rel']:.0e} of the largest value; allowed {found['rtol']:.0e})")
+    if "flipped" in found:
+        head += f"; near ties went the other way in {found['flipped']:.1%} of the numbers (allowed 2%)"
     overflow = [f"may differ on CUDA: at {found['overflow']}"] if "overflow" in found else []
     told = [line for d in (*wrong, *overflow, *found.get("nan", ())) for line in textwrap.wrap(d, 94)]
     return [*textwrap.wrap(head, 98, initial_indent="  ", subsequent_indent="    "), *(f"    {d}" for d in told),

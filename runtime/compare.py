@@ -72,6 +72,12 @@ def measure(got: np.ndarray, want: np.ndarray) -> Summary:
     return Summary(largest, relative, worst, float(a[worst]), float(b[worst]), scale, nonfinite)
 
 
+def share_beyond(got: np.ndarray, want: np.ndarray, rtol: float, atol: float) -> float:
+    """The share of elements that differ by more than `atol + rtol * max|want|`."""
+    scale = measure(got, want).scale
+    return float(np.mean(np.abs(got.astype(np.float64) - want.astype(np.float64)) > atol + rtol * scale)) if got.size else 0.0
+
+
 def _compare(name: str, got: np.ndarray, want: np.ndarray, rtol: float, atol: float) -> Difference | None:
     if got.shape != want.shape:
         return Difference(name, "shape", f"`{name}` has shape {list(got.shape)}, the reference {list(want.shape)}")
