@@ -15,6 +15,8 @@ HARD = Path(__file__).parent / "specs" / "hard"
 BERT = {"vocab": 41, "width": 24, "layers": 2, "heads": 3, "hidden": 40}
 GPT = {"vocab": 43, "width": 24, "layers": 2, "heads": 3, "positions": 1024}
 LLAMA = {"vocab": 47, "width": 32, "layers": 2, "heads": 4, "kv_heads": 2, "hidden": 44}
+TWO = {"vocab": 41, "width": 24, "encoder_layers": 2, "encoder_heads": 3, "encoder_hidden": 40, "decoder_layers": 2, "decoder_heads": 2,
+       "decoder_hidden": 28}
 SEQ2SEQ = {"source_vocab": 31, "target_vocab": 37, "embed": 6, "hidden": 8}
 MODELS = {
     "additive-seq2seq": SEQ2SEQ | {"align": 5}, "luong": SEQ2SEQ | {"layers": 2}, "g2p": {"embed": 7, "hidden": 9},
@@ -23,6 +25,9 @@ MODELS = {
     "mixtral-8x7b": LLAMA | {"experts": 3}, "qwen2-0.5b": LLAMA, "qwen3-0.6b": LLAMA | {"head_width": 6},
     "gemma-2b": LLAMA | {"head_width": 10}, "gemma2-2b": LLAMA | {"head_width": 10, "layers": 3, "window": 4},
     "phi-2": LLAMA | {"fraction": 0.5}, "pythia-160m": BERT, "bloom-560m": {"vocab": 43, "width": 24, "layers": 2, "heads": 3},
+    "roberta-base": BERT, "distilbert-base": BERT, "bart-base": TWO, "opus-mt-en-de": TWO, "whisper-tiny": TWO | {"mels": 5},
+    "t5-small": {"vocab": 41, "width": 32, "encoder_layers": 2, "decoder_layers": 2, "heads": 2, "head_width": 12, "hidden": 44},
+    "vit-base-patch16-224": {"classes": 7, "image": 14, "patch": 4, "width": 24, "layers": 2, "heads": 3, "hidden": 40},
 }
 TARGETS = ["ort-cpu", "ort-cuda", "portable"]
 USE = "[attention, ffn, layers, positions]"
@@ -67,8 +72,8 @@ def draw(name: str, sizes: dict[str, int], seed: int = 0, short: bool = True) ->
         type = argument.type
         shape = tuple(int(d.evaluate(sizes)) for d in type.shape)
         if "length" in argument.name:
-            arrays[argument.name] = rng.integers(1, _longest(argument.name, sizes) + 1, shape)
-            arrays[argument.name][0] = _longest(argument.name, sizes)
+            arrays[argument.name] = rng.integers(1, longest(argument.name, sizes) + 1, shape)
+            arrays[argument.name][0] = longest(argument.name, sizes)
         elif type.dtype == "int64":
             top = known.get("segments", 2) if argument.name == "segments" else sizes["S"] + 1 if name == "hard/pointer" else 20
             arrays[argument.name] = rng.integers(0, top, shape)
@@ -83,7 +88,7 @@ def draw(name: str, sizes: dict[str, int], seed: int = 0, short: bool = True) ->
     return arrays
 
 
-def _longest(name: str, sizes: dict[str, int]) -> int:
+def longest(name: str, sizes: dict[str, int]) -> int:
     return sizes["T"] if name.startswith("target") else sizes["S"]
 
 

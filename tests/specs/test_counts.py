@@ -67,9 +67,18 @@ def luong(vocab, embed, hidden, layers):
     return 2 * vocab * embed + stacks + hidden**2 + linear(2 * hidden, hidden, False) + linear(hidden, vocab, False)
 
 
+def encoder_decoder(width, layers, hidden, *, key_bias=True, norm=2, bias=True):
+    """Layers of an encoder and of a decoder: attention, attention over the encoder, feed-forward, a norm for each."""
+    attention = 4 * linear(width, width, bias) - (0 if key_bias or not bias else width)
+    ffn = linear(width, hidden, bias) + linear(hidden, width, bias)
+    return layers * (attention + ffn + 2 * norm * width) + layers * (2 * attention + ffn + 3 * norm * width)
+
+
 PUBLISHED = {"gpt2": 124_439_808, "bert-base": 109_482_240, "llama-3-8b": 8_030_261_248, "mistral-7b": 7_241_732_096,
              "mixtral-8x7b": 46_702_792_704, "qwen2-0.5b": 494_032_768, "qwen3-0.6b": 596_049_920, "gemma-2b": 2_506_172_416,
              "gemma2-2b": 2_614_341_888, "phi-2": 2_779_683_840, "pythia-160m": 162_322_944, "bloom-560m": 559_214_592,
+             "roberta-base": 124_645_632, "distilbert-base": 66_362_880, "t5-small": 60_506_624, "bart-base": 139_420_416,
+             "vit-base-patch16-224": 86_567_656, "whisper-tiny": 37_760_640,
              "minilm": 22_713_216 - linear(384, 384)}         # the checkpoint has a pooler, which its sentence vectors skip
 FROM_SIZES = {
     "gpt2": gpt(50257, 768, 12, 1024),
@@ -90,6 +99,14 @@ FROM_SIZES = {
     "transformer-big": transformer(37000, 1024, 6, 4096),
     "additive-seq2seq": additive(30000, 620, 1000, 1000),
     "luong": luong(50000, 1000, 1000, 4),
+    "roberta-base": bert(50265, 768, 12, 3072, positions=514, segments=1) + linear(768, 768),
+    "distilbert-base": bert(30522, 768, 6, 3072, segments=0),
+    "t5-small": 32128 * 512 + 2 * 32 * 8 + encoder_decoder(512, 6, 2048, norm=1, bias=False) + 2 * 512,
+    "bart-base": 50265 * 768 + 2 * (1026 + 2) * 768 + encoder_decoder(768, 6, 3072),
+    "opus-mt-en-de": 58101 * 512 + encoder_decoder(512, 6, 2048) + 58101,
+    "vit-base-patch16-224": linear(3 * 16 * 16, 768) + 198 * 768 + bert(0, 768, 12, 3072, positions=0, segments=0) + linear(768, 1000),
+    "whisper-tiny": linear(3 * 80, 384) + linear(3 * 384, 384) + (1500 + 448 + 51865) * 384 + encoder_decoder(384, 4, 1536, key_bias=False)
+    + 2 * 2 * 384,
     "g2p": (29 + 74) * 256 + 2 * gru(256, 256) + linear(256, 74),
 }
 
