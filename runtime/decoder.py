@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from .arguments import prepare
+from .buffer import Buffer, sized
 from .errors import ArtifactError, check
-from .manifest import STEP, Manifest, State, read
+from .manifest import STEP, Manifest, Output, State, read
 from .origin import explain
 from .session import PROVIDERS, Artifact, load, open
 
-if TYPE_CHECKING:
-    import onnxruntime
-
-PAST, NEW_LENGTH = "past", "new_length"
+NEW, NEW_LENGTH = "N", "new_length"
 CAPACITY, PIECE = 64, 512         # slots at the start, and most positions of one run
-_ELEMENTS = {"float32": np.float32, "float16": np.float16, "int64": np.int64, "bool": np.bool_}
+_FEWEST, _NUMBERS = 32, 1 << 24   # positions and numbers of one run when only the last position is asked for
+_TWICE = ("carry", "clock")       # states that a run reads while it writes them
 
 
 class Decoder:
@@ -32,7 +32,11 @@ class Decoder:
         self._step, self._prefix = step, prefix
         self.provider = step.provider
         self.device = "cuda" if step.provider == PROVIDERS["cuda"] else "cpu"
-        self.outputs = tuple(x for x in step.outputs if x.name not in {s.name for s in self.stream.states})
+        states = {s.name for s in self.stream.states}
+        self.outputs = tuple(x for x in step.outputs if x.name not in states)
+        self.chunk = tuple(x for x in manifest.inputs if x.name in (*self.stream.chunk, NEW_LENGTH))
+        self._held = {x.name: x.held for x in step.outputs}
+        self._asked = replace(manifest, inputs=self.chunk)
 
     @property
     def limit(self) -> int | None:
@@ -67,15 +71,20 @@ class Running:
         stream = decoder.stream
         self.past = np.zeros(rows, np.int64)
         self.capacity = _rounded(capacity)
+        self.expected: int | None = decoder.limit      # what a row is known not to outgrow, where that is known
         names = {x.name for x in decoder.manifest.prefix.outputs} if decoder.manifest.prefix else set()
         inner = {*stream.fixed, *(s.start for s in stream.states if s.start)}
         self.still = {k: given[k] for k in names - inner}
-        self._fixed = {k: given[k] for k in stream.fixed}
-        self._values: dict[str, onnxruntime.OrtValue] = {}
-        self._spare: dict[str, onnxruntime.OrtValue] = {}
+        inputs = {x.name: x for x in decoder.manifest.inputs}
+        self._row = next((s.shape[s.batch] for s in stream.states), "B")
+        self._fixed = {k: Buffer.of(given[k], inputs[k].dtype, decoder.device) for k in stream.fixed}
+        self._sizes = {e: n for k, b in self._fixed.items() for e, n in zip(inputs[k].shape, b.shape, strict=True) if isinstance(e, str)}
+        self._source = np.arange(rows)             # the row at the start that each row comes from
+        self._states: dict[str, Buffer] = {}
+        self._spare: dict[str, Buffer] = {}
         for state in stream.states:
-            self._put(state, given[state.start] if state.start else np.zeros(self._shape(state), _ELEMENTS[state.dtype]))
-        self._bindings: list[Any] = []
+            self._put(state, given[state.start] if state.start else np.zeros(self._shape(state), bool))
+        self._kept: dict[tuple[Any, ...], list[_Run | None]] = {}
         self._turn = 0
 
     def step(self, new_length: Any = None, **chunk: Any) -> dict[str, np.ndarray]:
@@ -84,28 +93,56 @@ class Running:
 
         Raises `ArtifactErrors` (code `bad-inputs`), before anything is run: names, shapes, dtypes, ids, rows that get too long.
         """
-        count = next((np.shape(chunk[k])[1] for k in self.decoder.stream.chunk if np.ndim(chunk.get(k)) > 1), 1)
-        length = np.full(self.rows, count, np.int64) if new_length is None else np.asarray(new_length, np.int64)
-        arrays = self._checked(chunk, length, count)
-        if count <= PIECE:
-            return self._run(arrays, length, count)
-        pieces = []
-        for at in range(0, count, PIECE):
-            part = {k: v[:, at:at + PIECE] for k, v in arrays.items()}
-            size = min(PIECE, count - at)
-            pieces.append(self._run(part, np.clip(length - at, 0, size), size))
-        return {x.name: np.concatenate([p[x.name] for p in pieces], x.shape.index("N")) for x in self.decoder.outputs if "N" in x.shape}
+        arrays, length, count = self._checked(new_length, chunk)
+        outputs = self.decoder.outputs
+        pieces = [self._run(part, new, size, outputs) for part, new, size, _ in _pieces(arrays, length, count, PIECE)]
+        if len(pieces) == 1:
+            return {k: v.copy() for k, v in pieces[0].items()}
+        return {x.name: np.concatenate([p[x.name] for p in pieces], x.shape.index(NEW)) for x in outputs if NEW in x.shape}
+
+    def extend(self, new_length: Any = None, outputs: Sequence[str] | None = None, **chunk: Any) -> dict[str, np.ndarray]:
+        """Run N more positions; returns the outputs (all, or those named) at the last valid one of each row, without the axis N.
+
+        Long chunks need no memory for the outputs of every position. Rows without a valid position give zeros. Raises as `step` does.
+        """
+        arrays, length, count = self._checked(new_length, chunk)
+        wanted = tuple(x for x in self.decoder.outputs if NEW in x.shape and (outputs is None or x.name in outputs))
+        wide = max((int(np.prod([n for n in x.shape if isinstance(n, int)])) for x in wanted), default=1)
+        last: dict[str, np.ndarray] = {}
+        for part, new, size, at in _pieces(arrays, length, count, min(PIECE, max(_FEWEST, _NUMBERS // (wide * self.rows)))):
+            found = self._run(part, new, size, wanted)
+            rows = np.flatnonzero((at < length) & (length <= at + size))
+            for x in wanted:
+                by_row = np.moveaxis(found[x.name], x.shape.index(NEW), 1)
+                held = last.setdefault(x.name, np.zeros((self.rows, *by_row.shape[2:]), by_row.dtype))
+                held[rows] = by_row[rows, length[rows] - 1 - at]
+        return last
+
+    def advance(self, name: str, ids: np.ndarray, length: np.ndarray, outputs: Sequence[Output]) -> dict[str, np.ndarray]:
+        """Run one more position of the chunk's only input, unchecked: ids int64 [B], `length` int64 [B] of 0 and 1, no row beyond the
+        limit. Returns the outputs [B, 1, ...] in memory that the next run overwrites."""
+        return self._run({name: ids[:, None]}, length, 1, tuple(outputs))
 
     def reorder(self, rows: Any) -> None:
-        """Row b becomes a copy of row `rows[b]`, as beams do."""
+        """Row b becomes a copy of row `rows[b]`, as beams do; there may be more or fewer of them than before."""
         index = np.asarray(rows, np.int64)
-        if np.array_equal(index, np.arange(self.rows)):
+        same = len(index) == self.rows
+        if same and np.array_equal(index, np.arange(self.rows)):
             return
+        used = int(self.past.max(initial=0))
         for state in self.decoder.stream.states:
-            self._put(state, np.take(self._values[state.name].numpy(), index, axis=state.batch))
-        self._fixed = {k: self._rows_of(k, v, index) for k, v in self._fixed.items()}
-        self.past, self.rows = self.past[index], len(index)
-        self._bindings = []
+            self._move(state, index, used, same)
+        source = self._source[index]
+        if not np.array_equal(source, self._source):
+            inputs = {x.name: x for x in self.decoder.manifest.inputs}
+            for name, held in self._fixed.items():
+                if self._row in inputs[name].shape:
+                    moved = np.take(held.read(), index, axis=inputs[name].shape.index(self._row))
+                    self._fixed[name] = Buffer(moved, held.dtype, held.device)
+            self._kept = {}
+        self._source, self.past, self.rows = source, self.past[index], len(index)
+        if not same:
+            self._kept = {}
 
     def forget(self, past: Any) -> None:
         """Go back: row b has `past[b]` positions behind it, no more than now. Carried states cannot go back."""
@@ -113,66 +150,57 @@ class Running:
         if "carry" in kinds or "ring" in kinds:
             raise ArtifactError("bad-inputs", "this model carries a state that cannot go back", helps="start again")
         self.past = np.minimum(np.asarray(past, np.int64), self.past)
-        self._put(next(s for s in self.decoder.stream.states if s.kind == "clock"), self.past)
-        self._bindings = []
+        self._states[next(s.name for s in self.decoder.stream.states if s.kind == "clock")].write(self.past)
 
     # inside
 
-    def _rows_of(self, name: str, value: np.ndarray, index: np.ndarray) -> np.ndarray:
-        shape = next(x.shape for x in self.decoder.manifest.inputs if x.name == name)
-        symbol = self.decoder.stream.states[0].shape[0] if self.decoder.stream.states else "B"
-        return np.take(value, index, axis=shape.index(symbol)) if symbol in shape else value
-
-    def _checked(self, chunk: Mapping[str, Any], length: np.ndarray, count: int) -> dict[str, np.ndarray]:
-        from .arguments import prepare
-        stream, manifest = self.decoder.stream, self.decoder.manifest
-        outer = {*stream.chunk, NEW_LENGTH}
-        shown = replace(manifest, inputs=tuple(x for x in manifest.inputs if x.name in outer))
-        arrays = prepare(shown, {**chunk, NEW_LENGTH: length})
+    def _checked(self, new_length: Any, chunk: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], np.ndarray, int]:
+        stream = self.decoder.stream
+        count = next((np.shape(chunk[k])[1] for k in stream.chunk if np.ndim(chunk.get(k)) > 1), 1)
+        length = np.full(self.rows, count, np.int64) if new_length is None else np.asarray(new_length, np.int64)
+        arrays = prepare(self.decoder._asked, {**chunk, NEW_LENGTH: length})
         problems = []
         if length.shape != (self.rows,):
             problems.append(ArtifactError("bad-inputs", f"the chunk has {len(length)} rows, and the batch {self.rows}"))
         elif stream.limit is not None and (long := np.flatnonzero(self.past + length > stream.limit)).size:
-            row = int(long[0])
-            problems.append(ArtifactError("bad-inputs", f"row {row} would have {int(self.past[row] + length[row])} positions, and the model "
-                                          f"takes at most {stream.limit}", f"`{stream.along}` is bounded in the spec"))
+            found = int((self.past + length)[long[0]])
+            problems.append(ArtifactError("bad-inputs", f"row {long[0]} would have {found} positions, and the model takes at most "
+                                          f"{stream.limit}", f"`{stream.along}` is bounded in the spec"))
         check(problems)
-        return {k: v for k, v in arrays.items() if k != NEW_LENGTH}
+        return {k: v for k, v in arrays.items() if k != NEW_LENGTH}, length, count
 
-    def _run(self, arrays: Mapping[str, np.ndarray], length: np.ndarray, count: int) -> dict[str, np.ndarray]:
-        self._reserve(int(self.past.max()) + count, count)
-        binding = self._binding()
+    def _run(self, arrays: Mapping[str, np.ndarray], length: np.ndarray, count: int, outputs: tuple[Output, ...]) -> dict[str, np.ndarray]:
+        self._reserve(int(self.past.max()) + count)
+        run = self._ready(arrays, count, outputs)
         for name, array in arrays.items():
-            binding.bind_cpu_input(name, np.ascontiguousarray(array))
-        binding.bind_cpu_input(NEW_LENGTH, length)
-        for x in self.decoder.outputs:
-            binding.bind_output(x.held, "cpu")
+            run.inputs[name].write(array)
+        run.inputs[NEW_LENGTH].write(length)
         try:
-            self.decoder._step._session.run_with_iobinding(binding)
+            self.decoder._step._session.run_with_iobinding(run.binding)
         except Exception as error:  # ONNX Runtime's errors have no common class of their own
             raise explain("run-failed", "the step model fails", self.decoder._step._model, error) from None
-        self._values, self._spare = {**self._values, **self._spare}, {k: self._values[k] for k in self._spare}
+        if self._spare:
+            self._states, self._spare = {**self._states, **self._spare}, {k: self._states[k] for k in self._spare}
         self._turn ^= 1
         self.past = self.past + length
-        found = dict(zip(self._order, binding.get_outputs(), strict=True))
-        return {x.name: found[x.held].numpy() for x in self.decoder.outputs}
+        return run.results()
 
-    def _binding(self) -> Any:
-        """State bound once for each side of the states that alternate."""
-        if not self._bindings:
-            self._bindings = [None, None]
-            self._turn = 0
-        if self._bindings[self._turn] is None:
-            binding = self.decoder._step._session.io_binding()
-            held = {x.name: x.held for x in self.decoder._step.outputs}
-            for name, array in self._fixed.items():
-                binding.bind_cpu_input(name, array)
-            for name, value in self._values.items():
-                binding.bind_ortvalue_input(name, value)
-                binding.bind_ortvalue_output(held[name], self._spare.get(name, value))
-            self._bindings[self._turn] = binding
-            self._order = [*(held[n] for n in self._values), *(x.held for x in self.decoder.outputs)]
-        return self._bindings[self._turn]
+    def _ready(self, arrays: Mapping[str, np.ndarray], count: int, outputs: tuple[Output, ...]) -> _Run:
+        """Everything bound: for single positions once for each side of the states that alternate."""
+        key = (*(x.name for x in outputs), *(a.shape for a in arrays.values()))
+        if count == 1 and (found := self._kept.setdefault(key, [None, None])[self._turn]) is not None:
+            return found
+        capacities = {s.capacity: self._slots(s) for s in self.decoder.stream.states if s.capacity}
+        sizes = {**self._sizes, str(self._row): self.rows, NEW: count, **capacities}
+        run = _Run(self.decoder, {**{k: v.shape for k, v in arrays.items()}, NEW_LENGTH: (self.rows,)}, sizes, outputs)
+        for name, held in self._fixed.items():
+            held.bind_input(run.binding, name)
+        for name, held in self._states.items():
+            held.bind_input(run.binding, name)
+            self._spare.get(name, held).bind_output(run.binding, self.decoder._held[name])
+        if count == 1:
+            self._kept[key][self._turn] = run
+        return run
 
     def _shape(self, state: State) -> tuple[int, ...]:
         sizes = {state.capacity: self._slots(state)}
@@ -184,25 +212,70 @@ class Running:
         return min(self.capacity, _rounded(state.window - 1 + PIECE))
 
     def _put(self, state: State, array: np.ndarray) -> None:
-        from onnxruntime import OrtValue
-        array = np.ascontiguousarray(array)
-        self._values[state.name] = OrtValue.ortvalue_from_numpy(array, self.decoder.device)
-        if state.kind in ("carry", "clock"):
-            self._spare[state.name] = OrtValue.ortvalue_from_numpy(array.copy(), self.decoder.device)
+        self._states[state.name] = Buffer.of(array, state.dtype, self.decoder.device)
+        if state.kind in _TWICE:
+            self._spare[state.name] = Buffer.of(array, state.dtype, self.decoder.device)
 
-    def _reserve(self, needed: int, count: int) -> None:
+    def _move(self, state: State, index: np.ndarray, used: int, same: bool) -> None:
+        """The rows of one state; on the CPU in place, and only those that change, up to the last slot in use."""
+        held = self._states[state.name]
+        if not (same and held.array is not None):
+            moved = np.take(held.read(), index, axis=state.batch)
+            if same:
+                held.write(moved)
+            else:
+                self._put(state, moved)
+            return
+        array = np.moveaxis(held.array, state.batch, 0)
+        if state.kind == "append" and state.axis is not None:
+            axis = state.axis + (state.axis < state.batch)
+            array = array[(*[slice(None)] * axis, slice(used))]
+        rows = np.flatnonzero(index != np.arange(len(index)))
+        array[rows] = array[index[rows]]
+
+    def _reserve(self, needed: int) -> None:
         """Room for `needed` positions: twice what there was, so that copying does not add up."""
         if needed <= self.capacity:
             return
         old = {s.name: self._slots(s) for s in self.decoder.stream.states}
-        self.capacity = _rounded(max(2 * self.capacity, needed))
+        self.capacity = _rounded(max(min(2 * self.capacity, self.expected or 2 * self.capacity), needed))
         for state in self.decoder.stream.states:
             if state.axis is None or self._slots(state) == old[state.name]:
                 continue
-            wide = np.zeros(self._shape(state), _ELEMENTS[state.dtype])
-            wide[(*[slice(None)] * state.axis, slice(old[state.name]))] = self._values[state.name].numpy()
+            held = self._states[state.name].read()
+            wide = np.zeros(self._shape(state), held.dtype)
+            wide[(*[slice(None)] * state.axis, slice(old[state.name]))] = held
             self._put(state, wide)
-        self._bindings = []
+        self._kept = {}
+
+
+class _Run:
+    """What one run reads and writes beside the state, all of it bound once."""
+
+    def __init__(self, decoder: Decoder, inputs: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int], outputs: Sequence[Output]):
+        self.binding = decoder._step._session.io_binding()
+        self.inputs: dict[str, Buffer] = {}
+        for x in decoder.chunk:
+            if x.name in inputs:
+                self.inputs[x.name] = Buffer.zeros(inputs[x.name], x.dtype)
+                self.inputs[x.name].bind_input(self.binding, x.name)
+        self._outputs: dict[str, Buffer | None] = {}
+        for x in outputs:
+            shape = sized(x.shape, sizes)
+            self._outputs[x.name] = made = None if shape is None else Buffer.zeros(shape, x.dtype)
+            if made is None:
+                self.binding.bind_output(x.held, "cpu")
+            else:
+                made.bind_output(self.binding, x.held)
+        self._read = {k: b.array for k, b in self._outputs.items() if b is not None and b.array is not None and b.dtype != "bfloat16"}
+        self._whole = len(self._read) == len(outputs)
+
+    def results(self) -> dict[str, np.ndarray]:
+        """The outputs, in memory that the next run may overwrite; bfloat16 as float32."""
+        if self._whole:
+            return self._read
+        made = dict(zip(self._outputs, self.binding.get_outputs(), strict=False))    # they are bound before the states
+        return {k: made[k].numpy() if b is None else b.numbers() for k, b in self._outputs.items()}
 
 
 def decoder(folder: str | os.PathLike[str], device: str = "cpu", **options: Any) -> Decoder:
@@ -215,6 +288,14 @@ def decoder(folder: str | os.PathLike[str], device: str = "cpu", **options: Any)
     options.pop("verify", None)
     prefix = load(step.folder, manifest.prefixed, device, **options) if manifest.prefixed is not None else None
     return Decoder(step.folder, manifest, step, prefix)
+
+
+def _pieces(arrays: Mapping[str, np.ndarray], length: np.ndarray, count: int,
+            piece: int) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray, int, int]]:
+    """A long chunk in parts: the arrays, how many positions of each row are valid, how many there are, and where the part starts."""
+    for at in range(0, max(count, 1), piece):
+        size = min(piece, count - at)
+        yield {k: v[:, at:at + size] for k, v in arrays.items()}, np.clip(length - at, 0, size), size, at
 
 
 def _rounded(n: int) -> int:

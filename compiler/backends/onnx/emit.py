@@ -12,7 +12,7 @@ from ... import __version__
 from ...ir.graph import Argument, Graph
 from ...ir.text import identity_hash, structure_hash
 from ...lang.diagnostic import Diagnostics, diagnostic, suggest
-from .builder import OPSETS, Builder, Recipe, Store, Val, reach, value_info
+from .builder import OPSETS, Builder, Recipe, Store, Val, reach, reads, value_info
 from .entries import Entry, Place, tensor
 from .fuse import fuse
 from .sizes import see, watch
@@ -81,7 +81,7 @@ def emit(graph: Graph, target: str, dtype: str = "float32", absent: Iterable[str
     weights = tuple(r for r in store.recipes.values() if r.name in held and r.name not in made_here)
     types = {o: graph.root.type(value) for o, value in graph.root.outputs}
     body = helper.make_graph(
-        nodes, graph.name, [value_info(a.name, a.type, dtype) for a in inputs],
+        _direct(nodes, frozenset(names.values())), graph.name, [value_info(a.name, a.type, dtype) for a in inputs],
         [value_info(names[o], t, dtype) for o, t in types.items()], [t for t in store.initializers if t.name in held],
         doc_string=graph.about)
     model = _model(body, target)
@@ -126,6 +126,23 @@ def _end(g: Builder, name: str, value: Val | None, walker: Walker) -> None:
     g.path, g.line = name, ""
     g.op("Identity", value)
     g.nodes[-1].output[0] = name
+
+
+def _direct(nodes: list[NodeProto], ends: frozenset[str]) -> list[NodeProto]:
+    """Values that are read inside and are outputs too carry the output's name at once: ONNX Runtime (1.31) keeps an Identity behind
+    them, which copies, and a cache would not be written where it is bound."""
+    plain = {o for n in nodes for o in n.output} - {i for n in nodes for i in set(reads(n)) - set(n.input)} - ends
+    names: dict[str, str] = {}
+    kept = []
+    for node in nodes:
+        if node.op_type == "Identity" and node.output[0] in ends and node.input[0] in plain and node.input[0] not in names:
+            names[node.input[0]] = node.output[0]
+        else:
+            kept.append(node)
+    for node in kept:
+        for told in (node.input, node.output):
+            told[:] = [names.get(n, n) for n in told]
+    return kept
 
 
 def _single(store: Store, nodes: list[NodeProto], held: set[str]) -> tuple[list[NodeProto], set[str]]:
