@@ -55,7 +55,8 @@ PUBLIC = {
         "architectures": ["GPTNeoXForCausalLM"], "bos_token_id": 0, "eos_token_id": 0, "hidden_act": "gelu", "hidden_size": 768,
         "intermediate_size": 3072, "layer_norm_eps": 1e-05, "max_position_embeddings": 2048, "model_type": "gpt_neox",
         "num_attention_heads": 12, "num_hidden_layers": 12, "rotary_emb_base": 10000, "rotary_pct": 0.25, "rope_theta": 10000,
-        "partial_rotary_factor": 0.25, "tie_word_embeddings": False, "transformers_version": "4.44.0", "use_parallel_residual": True, "vocab_size": 50304},
+        "partial_rotary_factor": 0.25, "tie_word_embeddings": False, "transformers_version": "4.44.0", "use_parallel_residual": True,
+        "vocab_size": 50304},
     "bloom-560m": {
         "apply_residual_connection_post_layernorm": False, "architectures": ["BloomForCausalLM"], "attention_dropout": 0.0,
         "attention_softmax_in_fp32": True, "bias_dropout_fusion": True, "bos_token_id": 1, "eos_token_id": 2, "hidden_dropout": 0.0,
