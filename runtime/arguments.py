@@ -89,11 +89,11 @@ def _complete(call: _Call, given: list[Input]) -> dict[str, np.ndarray]:
 
 
 def _neutral(call: _Call, x: Input) -> None:
-    """Fill in a mask or lengths that were left out: ones that hide nothing."""
+    """Fill in what was left out: its fill, or a mask or lengths that hide nothing."""
     sizes = {name: seen.size for name, seen in call.sizes.items()}
     sized = [d.size(sizes) for d in x.dimensions]
     shape = [n for n in sized if n is not None]
-    value = sizes.get(x.length_of) if x.length_of else True
+    value = x.fill if x.fill is not None else sizes.get(x.length_of) if x.length_of else True
     if len(shape) == len(sized) and value is not None:
         call.arrays[x.name] = np.full(shape, value, x.dtype)
     elif not call.problems:

@@ -16,7 +16,7 @@ from .fields import Fields
 
 VERSION = 1
 NAME = "manifest.json"
-FULL, NO_WEIGHTS, STEP = FORMS = ("full", "no-weights", "step")
+FULL, NO_WEIGHTS, STEP, GENAI = FORMS = ("full", "no-weights", "step", "genai")
 KINDS = ("clock", "append", "ring", "carry")
 DTYPES = ("int64", "int32", "bool", "float32", "float16", "bfloat16")
 FLOATS = ("float32", "float16", "bfloat16")
@@ -59,7 +59,7 @@ class Output:
 class Input:
     """An argument: `bounds` are largest sizes, `least` smallest ones (others may be 0); ids lie in [0, ids_below), which is a
     number or a dimension such as `S + 1`; lengths lie in [0, size of `length_of`]. An optional input that is `neutral` may be
-    left out: whole lengths, or a mask that is true throughout, stand for it."""
+    left out: `fill` in every place, whole lengths, or a mask that is true throughout stand for it."""
 
     name: str
     dtype: str
@@ -70,6 +70,7 @@ class Input:
     length_of: str | None = None
     optional: bool = False
     neutral: bool = False
+    fill: int | None = None
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
@@ -126,9 +127,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Manifest:
-    """`form` says what the model is: whole, without its weights, or a step with its `stream` and perhaps a `prefix` model. `structure`
-    and `identity` are the graph's hashes; `sites` the fusion report; `certificate` None when skipped; `proof`, of the kernels on CUDA,
-    None when not asked for."""
+    """`form` says what the model is: whole, without its weights, a step with its `stream` and perhaps a `prefix` model, or a decoder
+    for ONNX Runtime GenAI: P positions before, N new ones, `total` of both. `structure` and `identity` are the graph's hashes; `sites`
+    the fusion report; `certificate` None when skipped; `proof`, of the kernels on CUDA, None when not asked for."""
 
     name: str
     form: str
@@ -282,6 +283,7 @@ def _input(x: Fields) -> Input:
         name=x.text("name"), dtype=x.one_of("dtype", DTYPES), shape=x.shape("shape", solvable=True), bounds=x.bounds("bounds"),
         least=x.bounds("least"), ids_below=x.below("ids_below"), length_of=x.take("length_of", str, None, optional=True),
         optional=x.take("optional", bool, False, optional=True), neutral=x.take("neutral", bool, False, optional=True),
+        fill=x.take("fill", int, None, optional=True),
     )
 
 
@@ -296,8 +298,8 @@ def _consistent(m: Manifest, problems: list[str]) -> None:
                 problems.append(f"input `{x.name}` speaks of dimension `{name}`, which no input has")
         if (x.ids_below is not None or x.length_of is not None) and not x.dtype.startswith("int"):
             problems.append(f"input `{x.name}` is {x.dtype}, but only integers are ids or lengths")
-        if x.neutral and not (x.optional and (x.dtype == "bool" or x.length_of)):
-            problems.append(f"input `{x.name}` is neutral, but only optional masks and lengths are")
+        if x.neutral and not (x.optional and (x.dtype == "bool" or x.length_of or x.fill is not None)):
+            problems.append(f"input `{x.name}` is neutral, but only optional masks, lengths and inputs with a fill are")
 
 
 def _plain(value: Any) -> Any:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..ir.dimension import Dim, at_least
 from ..ir.graph import Shape, TensorType
 from ..ir.signature import spell
-from .base import Op, OpFault, Types, attribute, tensors
+from .base import Op, OpFault, Types, attribute, tensor, tensors
 from .elementwise import Pointwise
 from .emission import Number, number, plain, positions, spelled
 from .masks import unless_absent
@@ -247,4 +247,37 @@ class FirstOf(Op):
         return ports["in"][0]
 
 
-OPS = (NamedParameter, Constant, Full, Range, Position, StopGradient, Cache, FirstOf)
+@dataclass(frozen=True)
+class FillAbsent(Op):
+    """The input, or where it is left out at run time a tensor of one number in its shape: segments that are all 0."""
+
+    name = "fill_absent"
+    signature = "in?: [*b] -> [*b]"
+
+    value: Number = attribute("number", doc="the number")
+
+    def infer(self, inputs: Types) -> tuple[TensorType, ...]:
+        given = inputs.get("in")
+        if not isinstance(given, TensorType):
+            raise OpFault("missing-port", "`fill_absent` takes an input whose shape is known", ports={"in": "nothing is wired here"})
+        value = plain(self.value)
+        if not isinstance(value, Dim):
+            check_value(value, given.dtype)
+        return (replace(given, optional=False),)
+
+    def torch(self, t: Any, **ports: Any) -> Any:
+        x, type = ports["in"], t.outputs[0]
+        value = spelled(t, bool(self.value) if type.dtype == "bool" else self.value)
+        if not tensor(t.inputs, "in").optional:
+            return x
+        filled = t.torch.full(t.shape(type.shape), value, dtype=torch_dtype(t, type.dtype), device=t.device)
+        return unless_absent(t, "in", x, x, filled)
+
+    def onnx(self, g: Any, **ports: Any) -> Any:
+        if ports["in"] is not None:
+            return ports["in"]
+        shape, dtype = g.outputs[0].shape, g.outputs[0].dtype
+        return g.op("Expand", number(g, self.value, dtype), g.shape(shape)) if shape else number(g, self.value, dtype)
+
+
+OPS = (NamedParameter, Constant, Full, Range, Position, StopGradient, Cache, FirstOf, FillAbsent)

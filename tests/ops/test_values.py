@@ -128,6 +128,22 @@ def test_position_takes_a_bool_mask():
     assert caught.value.code == "dtype-mismatch"
 
 
+@pytest.mark.parametrize(("dtype", "value"), [("int64", 3), ("float", 0.5), ("bool", 1)])
+def test_what_is_left_out_is_filled(dtype, value):
+    given = {"int64": rng.integers(0, 9, (2, 3)), "float": rng.normal(size=(2, 3)).astype(np.float32), "bool": rng.random((2, 3)) < 0.5}
+    like, op = given[dtype], v.FillAbsent(value=value)
+    check_op(op, {"in": like}, {"out": like}, dims={"in": ("B", "S")})
+    (type,) = op.infer({"in": typed("B", "S", dtype=dtype, optional=True)})
+    assert type == typed("B", "S", dtype=dtype)
+
+
+def test_no_fill_without_a_shape_or_of_another_dtype():
+    for given, code in ((None, "missing-port"), (typed("B", dtype="int64"), "bad-attribute")):
+        with pytest.raises(OpFault) as caught:
+            v.FillAbsent(value=0.5).infer({"in": given})
+        assert caught.value.code == code
+
+
 def test_stop_gradient_and_cache_are_identities():
     x = rng.normal(size=(3, 5)).astype(np.float32)
     for op in (v.StopGradient(), v.Cache()):

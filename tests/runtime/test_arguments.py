@@ -180,6 +180,13 @@ def test_neutral_inputs_that_are_left_out_hide_nothing():
     assert given["length"].tolist() == [1, 2] and given["keep"].all()
 
 
+def test_an_input_with_a_fill_may_be_left_out():
+    inputs = (Input("x", "float32", ("B", "S")), Input("kind", "int64", ("B", "S"), ids_below=5, optional=True, neutral=True, fill=3))
+    x = np.ones((2, 3), np.float32)
+    assert prepare(make_manifest(inputs=inputs), {"x": x})["kind"].tolist() == [[3] * 3] * 2
+    assert prepare(make_manifest(inputs=inputs), {"x": x, "kind": [[1, 2, 0]] * 2})["kind"].tolist() == [[1, 2, 0]] * 2
+
+
 def test_a_neutral_input_whose_size_nothing_tells():
     inputs = (Input("x", "float32", ("B",)), Input("keep", "bool", ("B", "S"), optional=True, neutral=True))
     assert [i.headline for i in refused({"x": np.ones(2, np.float32)}, *inputs)] == [

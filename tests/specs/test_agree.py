@@ -62,7 +62,8 @@ def test_optional_inputs_may_be_left_out(name, tmp_path):
     sizes = {batch: 3} | dict(zip(others, PRIMES, strict=False))
     arrays = zoo.draw(name, sizes, short=False)
     rest = {k: v for k, v in arrays.items() if k not in optional}
-    full = arrays | {k: np.full_like(arrays[k], True if arrays[k].dtype == bool else zoo.longest(k, sizes)) for k in optional}
+    whole = {k: True if arrays[k].dtype == bool else zoo.longest(k, sizes) if "length" in k else 0 for k in optional}
+    full = arrays | {k: np.full_like(arrays[k], value) for k, value in whole.items()}
     want = zoo.run(zoo.stirred(name), full, zoo.outputs(name))
     zoo.close(zoo.run(zoo.stirred(name), rest, zoo.outputs(name)), want, 1e-5, 1e-6, "PyTorch")
     for target in TARGETS:

@@ -14,15 +14,17 @@ from .builder import typed
 from .emit import Emitted
 from .least import least
 
-MOVES = frozenset({"cache", "stop_gradient", "rearrange"})      # ops that give their input's entries again
+MOVES = frozenset({"cache", "stop_gradient", "rearrange", "fill_absent"})      # ops that give their input's entries again
 
 
 @dataclass
 class Uses:
-    """Per input of the graph: the rows of the tables it indexes, the sizes of the axes it gives lengths of."""
+    """Per input of the graph: the rows of the tables it indexes, the sizes of the axes it gives lengths of, what stands for it where
+    it is left out."""
 
     rows: dict[str, list[Dim]] = field(default_factory=dict)
     axes: dict[str, list[Dim]] = field(default_factory=dict)
+    fills: dict[str, set[int | None]] = field(default_factory=dict)
 
     def index(self, name: str | None, size: Dim) -> None:
         if name is not None:
@@ -34,9 +36,15 @@ class Uses:
         fixed = [d.value for d in sizes if d.value is not None]
         return min(fixed) if fixed else next((str(d) for d in sizes if _told(str(d), free)), None)
 
+    def fill(self, name: str) -> int | None:
+        """The number that every use of an optional input puts in its place."""
+        found = self.fills.get(name, set())
+        return min(found, key=str) if len(found) == 1 else None
+
     def length(self, name: str | None, size: Dim) -> None:
         if name is not None:
             self.axes.setdefault(name, []).append(size)
+            self.fills.setdefault(name, set()).add(None)
 
 
 def interface(emitted: Emitted) -> tuple[tuple[Input, ...], tuple[Output, ...]]:
@@ -51,12 +59,12 @@ def interface(emitted: Emitted) -> tuple[tuple[Input, ...], tuple[Output, ...]]:
     inputs, smallest, whole = [], least(graph), _hides_nothing(graph.root)
     for a in emitted.inputs:
         lengths = [str(d) for d in uses.axes.get(a.name, ()) if str(d) in plain]
-        own = {s for d in a.type.shape for s in d.symbols()}
+        own, fill = {s for d in a.type.shape for s in d.symbols()}, uses.fill(a.name)
         inputs.append(Input(
             a.name, typed(a.type, emitted.dtype), _shape(a.type), bounds=_bounds(graph, a.type),
             least={s: n for s, n in smallest.items() if s in own}, ids_below=uses.below(a.name, free),
             length_of=lengths[0] if lengths else None, optional=a.type.optional,
-            neutral=a.type.optional and whole and (a.type.dtype == "bool" or bool(lengths))))
+            neutral=fill is not None or a.type.optional and whole and (a.type.dtype == "bool" or bool(lengths)), fill=fill))
     types = {o: graph.root.type(v) for o, v in graph.root.outputs}
     return tuple(inputs), tuple(Output(o, typed(types[o], emitted.dtype), _shape(types[o]), name if name != o else None)
                                 for o, name in emitted.outputs.items())
@@ -77,11 +85,14 @@ def _bounds(graph: Graph, type: TensorType) -> dict[str, int]:
 
 def _hides_nothing(region: Region) -> bool:
     """Whether masks and lengths that are left out mean ones that hide nothing: no op asks for more than what is hidden."""
+    def other(node: Node) -> bool:
+        return node.op.name in ("or", "not", "first_of") or node.op.name == "fill_absent" and node.types[0].dtype == "bool"
+
     def optional(node: Node) -> bool:
         return any(region.type(v).optional for v in node.values)
     ops = (n for n in region.nodes if not isinstance(n.op, Control))
     return (all(_hides_nothing(body) for n in region.nodes for body in bodies(n))
-            and not any(n.op.name in ("or", "not", "first_of") and optional(n) for n in ops))
+            and not any(other(n) and optional(n) for n in ops))
 
 
 def _told(entry: str, free: set[str]) -> bool:
@@ -126,6 +137,10 @@ def _trace(region: Region, given: Mapping[int, str], uses: Uses) -> None:
 
 def _use(region: Region, node: Node, flows: Mapping[str, str], uses: Uses) -> None:
     op = node.op
+    for port, name in flows.items():
+        value = node.inputs[port]
+        if isinstance(value, Value) and region.type(value).optional:
+            uses.fills.setdefault(name, set()).add(int(op.value) if op.name == "fill_absent" else None)
 
     def shape(port: str) -> tuple[Dim, ...]:
         value = node.inputs[port]
