@@ -107,7 +107,7 @@ class TensorChange:
 
 @dataclass(frozen=True)
 class Conversion:
-    """How an old checkpoint is brought over: `exact` keeps the function at the start, `approx` needs training, `reinit` starts tensors anew."""
+    """How an old checkpoint is brought over: `exact` keeps the function, `approx` needs training, `reinit` starts tensors anew."""
 
     kind: Literal["exact", "approx", "reinit"]
     op: str                                     # a short name: `mean-heads`, `repeat-heads`, `pad-rows`, `zero-blocks`, ...

@@ -1,0 +1,74 @@
+"""How the number and the order of copies changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..ir.graph import Branch, Repeat
+from .align import Alignment
+from .place import At, copy
+
+Tell = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """How the number and order of copies changed."""
+
+    told: Tell
+    old: Repeat | Branch
+    new: Repeat | Branch
+    at: At
+    found: Alignment
+
+    def tell(self, hashes: list[list[str]]) -> None:
+        tell, found, before, after = self.told, self.found, len(self.old.schedule), len(self.new.schedule)
+        grown, shrunk = copy(self.at.head, found.added), copy(self.at.base, found.removed)
+        if isinstance(self.new, Branch):
+            if before != after:
+                tell("moe.experts-changed" if self.new.route else f"stack.count-{'in' if after > before else 'de'}creased",
+                     grown if after > before else shrunk, before, after)
+        else:
+            ends = all(i == j for i, j in found.pairs)
+            if found.added:
+                tell("stack.count-increased" if ends and not found.removed else "block.added", grown, before, after, _like(hashes, found))
+            if found.removed:
+                tell("stack.count-decreased" if ends and not found.added else "block.removed", shrunk, before, after)
+        if found.moved:
+            self.places("block.moved", found.moved)
+        if found.shifted:
+            self.places("block.shifted", found.shifted)
+        self.shares()
+
+    def places(self, rule: str, pairs: Sequence[tuple[int, int]]) -> None:
+        old, new = [i for i, _ in pairs], [j for _, j in pairs]
+        self.told(rule, copy(self.at.head, tuple(new)), old, new)
+
+    def shares(self) -> None:
+        if len(self.old.schedule) == len(self.new.schedule) and self.old.share != self.new.share:
+            more = len(self.new.owners) < len(self.old.owners)
+            self.told("weights.shared" if more else "weights.unshared", self.at.head, list(self.old.share), list(self.new.share))
+        elif (len(self.old.owners) == len(self.old.schedule)) != (len(self.new.owners) == len(self.new.schedule)):
+            self.told("weights.shared" if len(self.new.owners) < len(self.new.schedule) else "weights.unshared", self.at.head)
+        changed = {p: (list(self.old.each.get(p, ())), list(self.new.each.get(p, ()))) for p in {*self.old.each, *self.new.each}
+                   if self.old.each.get(p, ())[:len(self.new.schedule)] != self.new.each.get(p, ())[:len(self.old.schedule)]}
+        for port, (x, y) in sorted(changed.items()):
+            self.told("node.rewired", self.at.head, x, y, f"copies take other elements of `{port}`")
+
+
+def _like(hashes: list[list[str]], found: Alignment) -> str:
+    """Which copies the new ones are like; whether they could as well stand elsewhere."""
+    (j, *rest), (ours, theirs) = found.added, hashes
+    near = [k for k in (j - 1, j + 1) if not rest and 0 <= k < len(theirs) and theirs[k] == theirs[j]]
+    if near and found.shifted:
+        a, b = sorted((j, near[0]))
+        return f"copies {a} and {b} are equal, so the new one may be either"
+    return "same as copies of the base" if all(theirs[k] in ours for k in found.added) else ""
+
+
+def by_body(old: Repeat | Branch, new: Repeat | Branch, found: Alignment) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    out: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for i, j in found.pairs:
+        out.setdefault((old.schedule[i], new.schedule[j]), []).append((i, j))
+    return out
