@@ -10,7 +10,7 @@ import copy
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,8 @@ from .ir.graph import Graph
 from .ir.parameters import state_shapes
 from .ir.twin import twin
 from .lang.diagnostic import CheckFailed, Diagnostics, diagnostic
-from .runtime.manifest import FULL, STEP, Manifest, Stream
+from .plan import Plan
+from .runtime.manifest import GENAI, STEP, Input, Manifest, Stream
 from .weight_names import match_weights
 
 if TYPE_CHECKING:
@@ -33,18 +34,14 @@ if TYPE_CHECKING:
 LARGEST = 3_000_000_000            # parameters above which no PyTorch module is built
 
 
-def export(model: Model, folder: Path, weights: Any, init: int | None, target: str, dtype: str, certificate: str,
-           without: frozenset[str], require_fused: bool = False, prove: bool = False, no_weights: bool = False,
-           typical: Mapping[str, int] | None = None, form: str = FULL, along: str | None = None) -> Manifest:
+def export(model: Model, folder: Path, weights: Any, init: int | None, plan: Plan, certificate: str, require_fused: bool = False,
+           prove: bool = False, no_weights: bool = False) -> Manifest:
     """See `Model.export`."""
     _check_weights(weights, init, no_weights, prove)
-    if dtype == "bfloat16" and target != "ort-cuda":
-        raise Diagnostics([diagnostic("bad-command", f"bfloat16 runs on CUDA only, and this export is for {target}",
-                                      help="add `--target ort-cuda`, or export float32 or float16")])
     if prove:
-        _check_provable(target)
-    made = _made(model, target, dtype, without, typical, form, along)
-    if short := unmet([*model.contract, *([REQUIRE_FUSED] if require_fused else [])], made.sites, model.lowered, target):
+        _check_provable()
+    made = _made(model, plan)
+    if short := unmet([*model.contract, *([REQUIRE_FUSED] if require_fused else [])], made.sites, model.lowered, plan.target):
         raise CheckFailed(short)
     if no_weights:
         return made.write(folder, None, lambda at: {"certificate": {"status": "none"}})
@@ -56,10 +53,10 @@ def export(model: Model, folder: Path, weights: Any, init: int | None, target: s
             full = certificate == "full"
             if certificate == "none":
                 return {"status": "none"}
-            if not large and dtype != "bfloat16":
+            if not large and plan.dtype != "bfloat16":
                 return made.certify(folder, module, model.lowered, full)
             graph = twin(model.lowered) if large else model.lowered
-            small = _made(_Lowered(graph), target, "float32" if dtype == "bfloat16" else dtype, without, typical, form, along)
+            small = _made(_Lowered(graph), replace(plan, dtype="float32" if plan.dtype == "bfloat16" else plan.dtype))
             found = _twin(small, graph, None if large else module, full)
             return found | {"note": "certified on a twin with one copy of each distinct layer and random weights" if large else
                             "certified on its float32 twin: bfloat16 runs on CUDA only"}
@@ -75,37 +72,55 @@ class _Lowered:
 
 
 @dataclass(frozen=True)
-class _Made:
+class Made:
     """The models of an artifact: the whole one, or a step with its stream and prefix."""
 
     model: Emitted
     stream: Stream | None = None
     prefix: Emitted | None = None
+    plan: Plan | None = None
+    beside: Mapping[str, str] | None = None         # texts of files, by name
 
     @property
     def sites(self) -> tuple[Mapping[str, Any], ...]:
         return (*self.model.sites, *(self.prefix.sites if self.prefix else ()))
 
     def write(self, folder: Path, tensors: Any, check: Any) -> Manifest:
-        return write(self.model, folder, tensors, check, self.stream, self.prefix)
+        def files(folder: Path, check: Any) -> Manifest:
+            form = {"form": GENAI} if self.beside is not None else {}
+            return write(self.model, folder, tensors, lambda at: form | (check(at) if check else {}), self.stream, self.prefix, self.beside)
+        if self.plan is not None and self.plan.package == "triton":
+            from .export_triton import place
+            return place(folder, self.model.graph.name, self.plan, check, files)
+        return files(folder, check)
 
     def certify(self, folder: Path, module: Any, graph: Graph, full: bool) -> dict[str, Any]:
         """The certificate of a folder, against the module of the whole graph."""
+        if self.beside is not None:
+            from .export_genai import certify_genai
+            return certify_genai(folder, module, graph, arguments(graph), whole_inputs(graph), self.model.dtype)
         if self.stream is None:
             return certify(folder, module, arguments(graph), self.model.dtype, full, chooses(graph))
         from .certify_step import certify_step
-        whole, _ = interface(emit(graph, "portable"))
-        return certify_step(folder, module, graph, arguments(graph), whole, self.model.dtype)
+        return certify_step(folder, module, graph, arguments(graph), whole_inputs(graph), self.model.dtype)
 
 
-def _made(model: Model | _Lowered, target: str, dtype: str, without: frozenset[str], typical: Mapping[str, int] | None, form: str,
-          along: str | None) -> _Made:
-    if form != STEP:
-        return _Made(emit(model.lowered, target, dtype, without, model.spec_text, typical))
+def whole_inputs(graph: Graph) -> tuple[Input, ...]:
+    """What the inputs of the whole model must satisfy."""
+    return interface(emit(graph, "portable"))[0]
+
+
+def _made(model: Model | _Lowered, plan: Plan) -> Made:
+    if plan.package == "genai":
+        from .export_genai import emit_genai
+        decoder, beside = emit_genai(model, plan)
+        return Made(decoder, plan=plan, beside=beside)
+    if plan.form != STEP:
+        return Made(emit(model.lowered, plan.target, plan.dtype, plan.without, model.spec_text, plan.typical), plan=plan)
     from .export_step import emit_step
     from .stages.stream import step_form
-    step, prefix, stream = emit_step(model, step_form(model.lowered, along), target, dtype, without, typical)
-    return _Made(step, stream, prefix)
+    step, prefix, stream = emit_step(model, step_form(model.lowered, plan.along), plan.target, plan.dtype, plan.without, plan.typical)
+    return Made(step, stream, prefix, plan)
 
 
 def _check_weights(weights: Any, init: int | None, no_weights: bool, prove: bool) -> None:
@@ -118,12 +133,9 @@ def _check_weights(weights: Any, init: int | None, no_weights: bool, prove: bool
                                       help="give `--init SEED` with `--prove`")])
 
 
-def _check_provable(target: str) -> None:
+def _check_provable() -> None:
     """Refuse before any work is done what cannot be proven."""
     from .prove import Missing, ready
-    if target != "ort-cuda":
-        raise Diagnostics([diagnostic("bad-command", f"`--prove` finds kernels of CUDA, and this export is for {target}",
-                                      help="add `--target ort-cuda`")])
     try:
         ready()
     except Missing as missing:
@@ -202,7 +214,7 @@ def read_tensor(tensor: Any) -> Any:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
-def _twin(made: _Made, graph: Graph, module: Any, full: bool) -> dict[str, Any]:
+def _twin(made: Made, graph: Graph, module: Any, full: bool) -> dict[str, Any]:
     """Certify another graph, in another dtype or with random weights, in a folder of its own."""
     if module is None:
         from .backends.torch import build

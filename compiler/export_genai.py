@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,27 +12,56 @@ import numpy as np
 
 from .backends.onnx import emit
 from .backends.onnx.emit import Emitted
-from .certify import TOLERANCES, Case, Findings, reference
+from .certify import TOLERANCES, Case, Findings, chooses, reference
 from .ir.dimension import Dim
 from .ir.graph import Graph
+from .lang.diagnostic import Diagnostics, diagnostic
+from .plan import Plan
 from .runtime.data import random_inputs
-from .runtime.manifest import Input, Manifest, Output, read
+from .runtime.manifest import FULL, Input, Manifest, Output, read
 from .runtime.session import open
-from .stages.past import IDS, LOGITS, MASK, POSITIONS, Cached, with_past
 from .stages.stream import step_form
+from .stages.stream.past import IDS, LOGITS, MASK, POSITIONS, Cached, with_past
 
 CONFIG = "genai_config.json"
 CONTEXT = 32768                          # positions of a model that has no bound
-TARGETS = {"float32": "ort-cpu", "float16": "ort-cuda", "bfloat16": "ort-cuda"}
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")
 
 
-def emit_genai(model: Any, target: str, dtype: str, stop: Sequence[int], typical: Mapping[str, int] | None) -> tuple[Emitted, str]:
-    """The decoder and the text of its config. `stop` are the ids that end a text. Raises Diagnostics, as `step_form` and `emit` do."""
-    form = step_form(model.lowered)
+def emit_genai(model: Any, plan: Plan) -> tuple[Emitted, dict[str, str]]:
+    """The decoder, and the texts of the files beside it by name. Raises Diagnostics, as `step_form` and `emit` do."""
+    form = step_form(model.lowered, plan.along)
     cached = with_past(form)
+    asked = [*(("stop", n) for n in plan.stop), *([("pad", plan.pad)] if plan.pad is not None else [])]
+    wrong = [diagnostic("bad-command", f"`--{what} {n}` is no id of this model", help=f"ids lie in [0, {cached.vocabulary})")
+             for what, n in asked if not 0 <= n < cached.vocabulary]
+    if wrong:
+        raise Diagnostics(wrong)
     limits = [b.limit for b in model.lowered.bounds if b.symbol == form.along]
-    made = emit(cached.graph, target, dtype, (), model.spec_text, typical)
-    return _with_total(made), config(cached, target, min(limits, default=CONTEXT), stop)
+    made = emit(cached.graph, plan.target, plan.dtype, (), model.spec_text, plan.typical)
+    told = config(cached, plan.target, min(limits, default=CONTEXT), plan.stop, plan.pad)
+    return _with_total(made), {CONFIG: told} | _tokenizer(plan.tokenizer)
+
+
+def _tokenizer(given: Path | None) -> dict[str, str]:
+    """The files of a tokenizer by name: those of a folder, or those beside a tokenizer.json. Raises Diagnostics (`bad-path`)."""
+    if given is None:
+        return {}
+    folder = given if given.is_dir() else given.parent
+    found = {TOKENIZER[0]: folder / TOKENIZER[0] if given.is_dir() else given} | {n: folder / n for n in TOKENIZER[1:]}
+    try:
+        texts = {name: path.read_text(encoding="utf-8") for name, path in found.items() if path.is_file()}
+        json.loads(texts[TOKENIZER[0]])
+    except KeyError:
+        raise _no_tokenizer(given, f"there is no {TOKENIZER[0]}") from None
+    except (OSError, ValueError) as error:
+        raise _no_tokenizer(given, str(error)) from None
+    return texts
+
+
+def _no_tokenizer(given: Path, why: str) -> Diagnostics:
+    return Diagnostics([diagnostic("bad-path", f"`{given}` holds no tokenizer", note=why,
+                                   help="give a tokenizer.json, or a folder that holds one")])
 
 
 def _with_total(made: Emitted) -> Emitted:
@@ -47,8 +76,9 @@ def _with_total(made: Emitted) -> Emitted:
     return replace(made, inputs=inputs)
 
 
-def config(cached: Cached, target: str, context: int, stop: Sequence[int]) -> str:
-    """`genai_config.json` of a decoder, without the tokenizer's part."""
+def config(cached: Cached, target: str, context: int, stop: Sequence[int], pad: int | None) -> str:
+    """`genai_config.json` of a decoder. The engine hides the padding id wherever it stands in a prompt; without `pad` it is the first id
+    of `stop`."""
     options: dict[str, Any] = {"log_id": "onnxruntime-genai", "provider_options": [{"cuda": {}}] if target == "ort-cuda" else []}
     decoder = {
         "session_options": options, "filename": "model.onnx", "head_size": cached.width, "hidden_size": cached.heads * cached.width,
@@ -57,10 +87,9 @@ def config(cached: Cached, target: str, context: int, stop: Sequence[int]) -> st
                    "past_key_names": "past_key_values.%d.key", "past_value_names": "past_key_values.%d.value"},
         "outputs": {"logits": LOGITS, "present_key_names": "present.%d.key", "present_value_names": "present.%d.value"},
     }
-    ends = list(stop)
     whole = {
-        "model": {"type": "decoder", "vocab_size": cached.vocabulary, "context_length": context, "pad_token_id": ends[0] if ends else 0,
-                  "eos_token_id": ends if ends else [cached.vocabulary], "decoder": decoder},
+        "model": {"type": "decoder", "vocab_size": cached.vocabulary, "context_length": context,
+                  "pad_token_id": stop[0] if pad is None else pad, "eos_token_id": list(stop), "decoder": decoder},
         "search": {"max_length": context, "min_length": 0, "num_beams": 1, "num_return_sequences": 1, "do_sample": False, "top_k": 1,
                    "top_p": 1.0, "temperature": 1.0, "repetition_penalty": 1.0, "length_penalty": 1.0, "early_stopping": True,
                    "past_present_share_buffer": False},
@@ -70,7 +99,8 @@ def config(cached: Cached, target: str, context: int, stop: Sequence[int]) -> st
 
 def certify_genai(folder: Path, module: Any, graph: Graph, arguments: Sequence[str], whole: Sequence[Input], dtype: str) -> dict[str, Any]:
     """The decoder against the whole PyTorch module: a prompt and then token by token, rows padded on the right."""
-    (rtol, atol), found, manifest = TOLERANCES[dtype], Findings(), read(folder)
+    (rtol, atol), manifest = TOLERANCES[dtype], read(folder)
+    found = Findings(chooses=dtype != "float32" and chooses(graph))
     artifact = open(folder)
     tokens = next(x for x in whole if x.dtype == "int64" and len(x.shape) == 2)
     names = [d.name for d in tokens.dimensions]
@@ -90,7 +120,7 @@ def certify_genai(folder: Path, module: Any, graph: Graph, arguments: Sequence[s
 
 
 def _only(manifest: Manifest, tokens: Input) -> Manifest:
-    return replace(manifest, inputs=(tokens,))
+    return replace(manifest, form=FULL, inputs=(tokens,))
 
 
 def _told(manifest: Manifest, graph: Graph) -> Manifest:

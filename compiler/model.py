@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .compare import Comparison
     from .expect import Expectation
     from .export_weights import Written
+    from .plan import Quantization
     from .runtime.manifest import Manifest
     from .stages.stream import StepForm
 
@@ -132,7 +133,9 @@ class Model:
     def export(self, folder: str | Path, weights: str | Path | torch.nn.Module | None = None, init: int | None = None,
                target: str = "ort-cpu", dtype: str = "float32", certify: str = "sweep", without: tuple[str, ...] = (),
                require_fused: bool = False, prove: bool = False, no_weights: bool = False,
-               typical: Mapping[str, int] | None = None, form: str = "full", along: str | None = None) -> Manifest:
+               typical: Mapping[str, int] | None = None, form: str = "full", along: str | None = None, *, device: str | None = None,
+               stop: tuple[int, ...] = (), pad: int | None = None, tokenizer: str | Path | None = None,
+               max_batch: int | None = None, quantize: str | Quantization | None = None) -> Manifest:
         """Write `folder/model.onnx`, its weights and `folder/manifest.json`, and certify it against PyTorch.
 
         `form="step"` writes the model that decoding runs, a few positions of the axis `along` at a time with its state, and `prefix.onnx`
@@ -141,13 +144,26 @@ class Model:
         Give `weights` (a file, or a module of this model), `init` (a seed) or `no_weights`: the graph and the manifest alone, to be looked
         at. `certify` is sweep, full or none. `typical` are sizes of free dimensions, 128 where not given, by which the faster of two right
         forms is taken.
+
+        `target="genai"` writes a folder for ONNX Runtime GenAI: a decoder over growing keys and values, `genai_config.json`, in which the
+        ids `stop` end a text and `pad` fills rows up (the first of `stop`), and the files of `tokenizer`. `target="triton"` writes
+        `NAME/config.pbtxt` and `NAME/1/` into the model repository `folder`, for batches up to `max_batch` (32). Both run on `device`, cpu
+        or cuda; by default CUDA for float16 and bfloat16. `quantize`, int4, int8 or a `Quantization`, stores weights of linear layers as
+        integers, on ort-cpu and ort-cuda; the certificate is then that of the model before, and `manifest.quantization` says how much the
+        results changed.
+
         A site that takes another form than `expect:` asks for, or with `require_fused` an attention site that is not fused, raises
         `CheckFailed`. `prove` finds the kernels that CUDA selects (`manifest.proof`). Raises Diagnostics; an export that fails leaves
         the folder as it was.
         """
         from .export import export
-        return export(self, Path(folder), weights, init, target, dtype, certify, frozenset(without), require_fused, prove,
-                      no_weights, typical, form, along)
+        from .plan import PACKAGES, Plan, Quantization, runs_on
+        package = target if target in PACKAGES else ""
+        plan = Plan(runs_on(package, device, dtype) if package else target, dtype, frozenset(without), typical, form, along, package,
+                    tuple(stop), pad, Path(tokenizer) if tokenizer is not None else None, max_batch,
+                    Quantization(quantize) if isinstance(quantize, str) else quantize)
+        plan.check(device, no_weights, prove)
+        return export(self, Path(folder), weights, init, plan, certify, require_fused, prove, no_weights)
 
     def export_weights(self, given: str | Path | torch.nn.Module, path: str | Path, dtype: str | None = None, prefix: str = "") -> Written:
         """Write parameters as safetensors under the foreign names of the spec's `checkpoint:`, its rules backwards.

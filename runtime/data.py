@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .errors import ArtifactError, check, suggest
-from .manifest import Input, Manifest
+from .manifest import GENAI, Input, Manifest
 
 _DEFAULTS = {"B": 2, "S": 7}
 _ODD = (5, 3, 9, 11, 13)
@@ -132,6 +132,8 @@ def _sizes(manifest: Manifest, given: Mapping[str, int]) -> dict[str, int]:
             problems.append(ArtifactError("bad-inputs", f"`{name}` is {size}, but the model takes at most {bound}"))
         known[name] = size if bound is None or name in given else min(size, bound)
     check(problems)
+    if manifest.form == GENAI and "total" not in given:
+        known["total"] = known["P"] + known["N"]
     return known
 
 

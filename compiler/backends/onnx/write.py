@@ -32,6 +32,7 @@ from .packing import parts
 from .recipes import RECIPES, STREAMED
 
 MODEL, PREFIX = "model.onnx", "prefix.onnx"
+OTHERS = (PREFIX, "genai_config.json")          # of some exports
 NEW_LENGTH, CHUNKED = "new_length", "N"              # of step models
 ABSENT = "weights-left-out.bin"     # the file that a model without weights would have
 INLINE = 1024                     # bytes below which a weight stays in the model file
@@ -130,7 +131,7 @@ def _unwritable(folder: Path, error: OSError) -> Diagnostics:
 
 def _remove_old(folder: Path, kept: set[str]) -> None:
     for path in folder.iterdir():
-        if (_OURS.fullmatch(path.name) or path.name == PREFIX) and path.name not in kept:
+        if (_OURS.fullmatch(path.name) or path.name in OTHERS) and path.name not in kept:
             with suppress(OSError):     # another program may hold it open; the manifest does not name it any more
                 path.unlink()
 

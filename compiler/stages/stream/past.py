@@ -11,18 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from ..ir.builder import RegionBuilder
-from ..ir.dimension import Dim
-from ..ir.flat import pruned
-from ..ir.graph import ARGUMENT, Control, Graph, Node, TensorType, Value, fresh, mapped
-from ..lang.diagnostic import Diagnostic, Diagnostics, diagnostic
-from ..ops.attention import Attention
-from ..ops.elementwise import Cast, Greater, LessEqual, Subtract
-from ..ops.layout import Concat, Rearrange
-from ..ops.masks import And
-from ..ops.streaming import Append, CachedAttention, ChunkPositions, SlotPositions
-from ..ops.values import Constant, Position, Range
-from .stream.form import CHUNK, NEW_LENGTH, PAST, StepForm
+from ...ir.builder import RegionBuilder
+from ...ir.dimension import Dim
+from ...ir.flat import pruned
+from ...ir.graph import ARGUMENT, Control, Graph, Node, TensorType, Value, fresh, mapped
+from ...lang.diagnostic import Diagnostic, Diagnostics, diagnostic
+from ...ops.attention import Attention
+from ...ops.elementwise import Cast, Greater, Less, LessEqual, Subtract
+from ...ops.layout import Concat, Rearrange, Slice
+from ...ops.masks import And, LengthMask
+from ...ops.streaming import Append, CachedAttention, ChunkPositions, SlotPositions
+from ...ops.values import Constant, Position, Range
+from .form import CHUNK, NEW_LENGTH, PAST, StepForm
 
 IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
 BEFORE = "P"                                    # the free dimension of positions before the chunk
@@ -62,8 +62,8 @@ def _check(form: StepForm, sites: list[Node]) -> None:
     root, wrong = form.step.root, list[Diagnostic]()
 
     def refuse(node: Node | None, why: str, help: str = "") -> None:
-        wrong.append(diagnostic("cannot-stream", "the model cannot be written as a decoder over growing keys and values",
-                                (node.origin if node else root.origin).span, note=why, help=help or ()))
+        wrong.append(diagnostic("cannot-stream", f"the model is no decoder over growing keys and values: {why}",
+                                (node.origin if node else root.origin).span, help=help or ()))
     if form.prefix is not None:
         refuse(None, f"it needs {', '.join(f'`{n}`' for n in form.fixed)} from a prefix model", "export the step form: `--form step`")
     if len(form.chunk) != 1 or root.type(root.argument(form.chunk[0])).dtype != "int64":
@@ -113,9 +113,12 @@ class _Past:
                 self.given[name] = self.out.argument(f"past_key_values.{k}.{port}", TensorType("float", (B, G, Dim.symbol(BEFORE), d)))
         self.env: dict[Value, Value] = {Value(ARGUMENT, k): self.given[a.name] for k, a in enumerate(root.arguments)
                                         if a.name in self.given}
-        self.taken, self.shared = set[str](), dict[Any, Value]()
+        self.lost = {Value(ARGUMENT, k): a.name for k, a in enumerate(root.arguments) if a.name not in self.given}
+        self.taken, self.shared, self.all_slots = set[str](), dict[Any, Value](), set[Value]()
         for node in root.nodes:
             self.node(node)
+        if (end := root.outputs[0][1]) not in self.env:
+            self.refuse(root.nodes[end.node], self.lost[end])
         outputs = [(LOGITS, self.env[root.outputs[0][1]])]
         outputs += [(f"present.{k}.{port}", self.env[site.inputs[port]])  # type: ignore[index]
                     for k, site in enumerate(self.sites) for port in KEYS]
@@ -128,22 +131,41 @@ class _Past:
             self.env[Value(node.id)] = self.positions
         elif isinstance(op, SlotPositions):
             self.env[Value(node.id)] = self.slots(node)
+            self.all_slots.add(Value(node.id))
         elif isinstance(op, Append):
             cache, new = node.inputs["cache"], node.inputs["in"]
             self.env[Value(node.id)] = self.add(node, Concat(axis=op.axis), {"in": (self.env[cache], self.env[new])})  # type: ignore[index]
         elif isinstance(op, CachedAttention):
-            inputs = {p: self.env[v] for p, v in node.inputs.items() if isinstance(v, Value) and p != PAST}
+            given = {p: v for p, v in node.inputs.items() if isinstance(v, Value) and p != PAST}
+            for v in given.values():
+                if v not in self.env:
+                    self.refuse(node, self.lost[v])
+            inputs = {p: self.env[v] for p, v in given.items()}
             inputs["keep"] = self.visible(node, op, inputs.pop("keep", None))
             self.env[Value(node.id)] = self.add(node, Attention(scale=op.scale, softcap=op.softcap), inputs)
         elif all(v in self.env for v in node.values):
             moved = {k: mapped(v, self.env.__getitem__) for k, v in node.inputs.items()}
             made = self.put(node, self.resized(op), moved, None if isinstance(op, Control) or not moved else self.types(moved))
             self.env |= {Value(node.id, k): Value(made.id, k) for k in range(len(node.outputs))}
+        elif (made := self.masked(node)) is not None:
+            self.env[Value(node.id)] = made
         else:
-            lost = next(root.arguments[v.output].name for v in node.values if (root := self.form.step.root) and v not in self.env)
-            if lost not in (NEW_LENGTH, PAST):
-                raise Diagnostics([diagnostic("cannot-stream", f"`{node.name}` reads `{lost}`, which such a decoder does not have",
-                                              node.origin.span)])
+            lost = {self.lost.get(v, "") for v in node.values if v not in self.env}
+            if other := sorted(lost - {NEW_LENGTH, PAST}):
+                self.refuse(node, other[0])
+            self.lost |= {Value(node.id, k): max(lost) for k in range(len(node.outputs))}
+
+    def refuse(self, node: Node, lost: str) -> None:
+        raise Diagnostics([diagnostic("cannot-stream", f"`{node.name}` reads `{lost}`, which such a decoder does not have",
+                                      node.origin.span)])
+
+    def masked(self, node: Node) -> Value | None:
+        """What compares positions with the ends of rows is told by the mask: of the chunk [B, N], or of all slots [B, P + N]."""
+        if isinstance(node.op, LengthMask) and self.lost.get(node.inputs["in"]) == NEW_LENGTH:  # type: ignore[arg-type]
+            return self.once("new", node, Slice(axis=1, start=Dim.symbol(BEFORE)), {"in": self.kept(node)})
+        if isinstance(node.op, Less) and node.inputs["in"][0] in self.env.keys() & self.all_slots:  # type: ignore[index]
+            return self.kept(node)
+        return None
 
     def resized(self, op: Any) -> Any:
         """An op whose attributes name the size of a cache, for the growing tensor."""

@@ -1,0 +1,23 @@
+"""Greedy tokens of ONNX Runtime GenAI, run by the Python of an environment of its own: jobs as JSON on standard input, rows on output."""
+
+import json
+import sys
+
+import numpy as np
+import onnxruntime_genai
+
+
+def tokens(folder, prompts, length):
+    """The ids of every row up to `length`; prompts are rows of one length, filled up with the padding id."""
+    model = onnxruntime_genai.Model(folder)
+    parameters = onnxruntime_genai.GeneratorParams(model)
+    parameters.set_search_options(max_length=length, batch_size=len(prompts))
+    generator = onnxruntime_genai.Generator(model, parameters)
+    generator.append_tokens(np.array(prompts, np.int32))
+    while not generator.is_done():
+        generator.generate_next_token()
+    return [list(map(int, generator.get_sequence(row))) for row in range(len(prompts))]
+
+
+if __name__ == "__main__":
+    print(json.dumps([tokens(**job) for job in json.load(sys.stdin)]))
