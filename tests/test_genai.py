@@ -63,14 +63,14 @@ def engine(python, jobs):
 
 
 def greedy(module, prompts, steps):
-    """New ids of every row, each row decoded alone by the whole module."""
+    """New ids of every row, each row decoded alone by the whole module; PAD ends a row, and fills it up."""
     rows = []
     for prompt in prompts:
         ids = [t for t in prompt if t != PAD]
         start = len(ids)
         for _ in range(steps):
             with torch.no_grad():
-                ids.append(int(module(torch.tensor([ids]))[0, -1].argmax()))
+                ids.append(PAD if ids[-1] == PAD else int(module(torch.tensor([ids]))[0, -1].argmax()))
         rows.append(ids[start:])
     return rows
 
