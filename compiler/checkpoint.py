@@ -1,10 +1,10 @@
 """The `checkpoint: tensors:` section: how our parameters are made from the tensors of a foreign weight file.
 
 `path: name` renames; `{from: name, as: pattern}` rearranges, as einops writes it; `[name, name]` are names of one tensor, tied in
-files of some makers. `{i}` stands for any copy's number. A list in a path, `layers.{i}.attention.[query, key, value].weight`,
-unpacks one tensor: the first axis of the pattern's result is the list. Parameters that the section does not name have our own
-names. `ignore:` lists foreign tensors that the model does not need, such as a head, and `prefix:` what foreign names may start
-with, such as `model.`.
+files of some makers; `{first: [name, name]}` takes the first that a file has. `{i}` stands for any copy's number. A list in a
+path, `layers.{i}.attention.[query, key, value].weight`, unpacks one tensor: the first axis of the pattern's result is the list.
+Parameters that the section does not name have our own names. `ignore:` lists foreign tensors that the model does not need, such
+as a head, and `prefix:` what foreign names may start with, such as `model.`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Shape = tuple[int, ...]
-KEYS = ("from", "as")
+KEYS = ("from", "first", "as")
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Rule:
     foreign: tuple[str, ...]                     # names of one tensor, of which a file has at least one
     pattern: str | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
+    first: bool = False                          # the first name that a file has is meant; the others may be another tensor
 
     def match(self, path: str) -> tuple[int, tuple[str, ...]] | None:
         """Which of the rule's paths this is, and the foreign names with their numbers filled in."""
@@ -168,7 +169,11 @@ def _rule(key: Scalar, value: Any, sizes: Mapping[str, Any]) -> Rule:
     found = re.fullmatch(r"(.*)\[([^\]]+)\](.*)", key.text)
     paths = tuple(f"{found[1]}{n.strip()}{found[3]}" for n in found[2].split(",")) if found else (key.text,)
     if isinstance(value, TreeMapping):
-        return Rule(key, paths, _foreign(value.get("from"), value.span), _pattern(value.get("as")), _sizes(value, sizes))
+        first = "first" in value
+        if first and "from" in value:
+            raise fault("bad-checkpoint", "a tensor is taken `from:` names or is the `first:` of them, not both", value.span)
+        names = _foreign(value.get("first" if first else "from"), value.span)
+        return Rule(key, paths, names, _pattern(value.get("as")), _sizes(value, sizes), first)
     if found:
         raise fault("bad-checkpoint", "several parameters come from one tensor, so a pattern must say how", value.span,
                     help='write `{from: NAME, as: "(s o) i -> s o i"}`')

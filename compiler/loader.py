@@ -84,7 +84,7 @@ def match(file: WeightFile, foreign: Foreign, shapes: Mapping[str, Shape], sink:
 def _check_tied(file: WeightFile, found: Mapping[str, Source], present: Mapping[str, list[str]]) -> None:
     """Tensors that are one parameter here must be equal in the file, bit for bit."""
     wrong: list[Diagnostic] = []
-    for names, source in {tuple(present[p]): s for p, s in found.items()}.items():
+    for names, source in {tuple(present[p]): s for p, s in found.items() if not (s.rule and s.rule.first)}.items():
         for other in names[1:]:
             if (why := file.differ(names[0], other)) is not None:
                 wrong.append(diagnostic(

@@ -111,6 +111,24 @@ def test_tied_twice_and_different(model, tmp_path, monkeypatch, chunk):
         assert item.labels[0].span.text == "embed.weight"
 
 
+@pytest.mark.parametrize("there", [("table", "own"), ("table",), ("own",)])
+def test_the_first_of_several_names(tmp_path, there):
+    """Two tensors of one model in some files, one in others; both are known."""
+    (tmp_path / "spec.yaml").write_text(SPEC.lstrip().replace("embed.weight: [table, head.weight]", "embed.weight: {first: [own, table]}"))
+    held = tensors() | {"own": torch.randn(11, 6)}
+    held = {n: t for n, t in held.items() if n in there or n not in ("own", "table")}
+    state = load(nnspec.load(tmp_path / "spec.yaml"), tmp_path, held)
+    assert state["embed.weight"].equal(held["own" if "own" in there else "table"])
+
+
+def test_names_are_either_one_tensor_or_a_first(tmp_path):
+    for given, said in (("{from: table, first: [own, table]}", "not both"), ("{first: {a: b}}", "a foreign name")):
+        (tmp_path / "spec.yaml").write_text(SPEC.lstrip().replace("[table, head.weight]", given))
+        with pytest.raises(Diagnostics) as found:
+            nnspec.load(tmp_path / "spec.yaml")
+        assert said in found.value.items[0].headline
+
+
 def test_tied_twice_in_other_shapes_or_dtypes(model, tmp_path):
     held = tensors()
     for other, said in ((held["table"].double(), "float64 [11, 6]"), (held["table"].T.contiguous(), "float32 [6, 11]")):
