@@ -187,8 +187,23 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Outline:
+    """A node of a folded tree. Parameters that an op makes stand with the op. Every distinct body of a repeat is a child of it, named after
+    its copies, which `where` holds. `reads` are its ports and what they are given; `parameters` are those of one copy of it."""
+
+    where: Where
+    name: str
+    what: str                                   # its op or block; `x12 layer` of a repeat
+    shape: str = ""
+    parameters: int = 0
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    reads: Mapping[str, str] = field(default_factory=dict)
+    children: tuple[Outline, ...] = ()
+
+
+@dataclass(frozen=True)
 class Side:
-    """One of the two specs, or of a lock file: `label` as the user named it."""
+    """One of the two specs, or of a lock file (which has no `outline`): `label` as the user named it."""
 
     label: str
     name: str
@@ -196,6 +211,7 @@ class Side:
     identity: str
     parameters: int
     tensors: int
+    outline: tuple[Outline, ...] = ()
 
 
 @dataclass(frozen=True)
