@@ -59,7 +59,7 @@ def write(emitted: Emitted, folder: str | os.PathLike[str], tensors: Tensors | N
     the dtype or is not finite, and what `tensors` and `check` raise.
     """
     folder = Path(folder)
-    made = _folders(folder)
+    made = make_folders(folder)
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".export-", ignore_cleanup_errors=True) as name:
             staged = Path(name)
@@ -70,7 +70,7 @@ def write(emitted: Emitted, folder: str | os.PathLike[str], tensors: Tensors | N
             for name, text in (beside or {}).items():
                 (staged / name).write_text(text, encoding="utf-8")
             kept = [*(d.file for d in manifest.data), *([PREFIX] if prefix is not None else []), *(beside or {})]
-            with _alone(folder):
+            with alone(folder):
                 _commit(staged, folder, [*kept, MODEL, NAME])
                 _remove_old(folder, set(kept))
     except BaseException as error:
@@ -78,7 +78,7 @@ def write(emitted: Emitted, folder: str | os.PathLike[str], tensors: Tensors | N
             with suppress(OSError):
                 empty.rmdir()
         if isinstance(error, OSError):
-            raise _unwritable(folder, error) from None
+            raise unwritable(folder, error) from None
         raise
     return manifest
 
@@ -110,7 +110,7 @@ def _parameters(models: list[Emitted]) -> int:
     return sum(prod(shape) for shape in shapes.values())
 
 
-def _folders(folder: Path) -> list[Path]:
+def make_folders(folder: Path) -> list[Path]:
     """Make the folder; returns what was made, innermost first."""
     missing = [p for p in (folder, *folder.parents) if not p.exists()]
     if folder.exists() and not folder.is_dir():
@@ -119,11 +119,11 @@ def _folders(folder: Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _unwritable(folder, error) from None
+        raise unwritable(folder, error) from None
     return missing
 
 
-def _unwritable(folder: Path, error: OSError) -> Diagnostics:
+def unwritable(folder: Path, error: OSError) -> Diagnostics:
     return Diagnostics([diagnostic("cannot-write", f"`{folder}` cannot be written: {error.strerror or error}",
                                    note="the folder is as it was before",
                                    help="give a folder that can be written, with enough space")])
@@ -137,7 +137,7 @@ def _remove_old(folder: Path, kept: set[str]) -> None:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
     """Hold the folder against other exports into it, where the system can: files of two must not mix."""
     try:
         import fcntl
