@@ -98,7 +98,7 @@ def _block(d: Diagnostic, width: int, paint: _Paint) -> Iterator[str]:
         yield from _snippet(source, here, labels[0], page)
     for kind, texts in (("note", d.notes), ("help", d.helps)):
         for text in texts:
-            yield from _remark(kind, _clean(text), page)
+            yield from _remark(kind, clean(text), page)
 
 
 def _snippet(source: Source, labels: list[Label], primary: Label, page: _Page) -> Iterator[str]:
@@ -202,14 +202,14 @@ def _layout(raw: str) -> tuple[list[str], list[int]]:
     return cells, columns
 
 
-def _clean(text: str) -> str:
-    """Text from a file must not steer the terminal."""
+def clean(text: str) -> str:
+    """Text from a file must not steer what shows it: tabs become spaces, control and direction characters their escapes."""
     text = text.replace("\t", " " * _TAB)
     return _UNPRINTABLE.sub(lambda m: m.group().encode("unicode_escape", "surrogatepass").decode("ascii"), text)
 
 
 def _line(text: str) -> str:
-    return _clean(text).replace("\n", " ")
+    return clean(text).replace("\n", " ")
 
 
 def _label_data(label: Label) -> dict[str, object]:
