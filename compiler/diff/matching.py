@@ -52,6 +52,16 @@ def fingerprint(region: Region, node: Node) -> str:
     return "|".join([repr(node.op), *owned, *map(str, node.types)])
 
 
+@lru_cache(maxsize=1024)
+def live(region: Region) -> frozenset[int]:
+    """The nodes that an output depends on."""
+    found = {v.node for _, v in region.outputs}
+    for node in reversed(region.nodes):
+        if node.id in found:
+            found |= {v.node for v in node.values}
+    return frozenset(found)
+
+
 def plain_nodes(region: Region) -> list[Node]:
     """The nodes that are told: parameters that an op made are told with it."""
     owned = makers(region)

@@ -13,7 +13,7 @@ from . import concepts
 from .align import align
 from .concepts import name_of, node_concept, plain
 from .fold import fold_findings, fold_tensors
-from .matching import Matched, body_hash, match, parameters_of, source
+from .matching import Matched, body_hash, live, match, parameters_of, source
 from .place import At, below, copy
 from .report import Consequence, TensorChange, Where
 from .rules import RULES
@@ -139,6 +139,8 @@ class _Comparison:
         kind, text = node_concept(node)
         if kind == "dropout":
             kind, text = "training.dropout-changed", node.op.rate
+        if node.id not in live(region) and not is_parameter(node):
+            kind, text = "node.respelled", f"{node.name}, which nothing reads"
         rule = kind if kind in RULES else f"{kind}.{what}" if f"{kind}.{what}" in RULES else f"node.{what}"
         if is_parameter(node):
             rule, text = f"parameter.{what}", list(_shape(node))
@@ -188,6 +190,9 @@ class _Comparison:
         for f in dataclasses.fields(new.op):
             before, after = getattr(old.op, f.name), getattr(new.op, f.name)
             if before == after or f.name in owned or f.name == "shape":
+                continue
+            if f.name in ("width", "entries") and (before is None or after is None):
+                self.tell("node.respelled", below(at.head, new.name), {_key(f): plain(before)}, {_key(f): plain(after)})
                 continue
             rule = concepts.attribute_rule(region, new, f.name) if region else concepts.ATTRIBUTES.get((name_of(new), f.name))
             where = below(at.head, new.name)

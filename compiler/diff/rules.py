@@ -71,6 +71,7 @@ def _rules() -> list[Rule]:
         *same("node.rewired", "function", "what a node reads"),
         *same("node.width-changed", "function", "a width", ("node.attribute-changed",)),
         *same("node.attribute-changed", "function", "an attribute"),
+        *same("node.respelled", "names", "the same, written in another way"),
         *same("node.renamed", "names", "name of a node", ("block.renamed",)),
         *pairs("interface.input-added", "interface.input-removed", "interface", "an input"),
         *pairs("interface.optional-input-added", "interface.optional-input-removed", "interface", "an optional input"),

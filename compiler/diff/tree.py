@@ -39,6 +39,7 @@ class Group:
     changes: list[Change] = field(default_factory=list)
     rename: tuple[str, str] | None = None
     evidence: str = "path"
+    pure: bool = True                           # whether it is the rename and nothing else
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -1,0 +1,225 @@
+"""`Compiled, Compiled -> Report`: the whole comparison of two specs that compile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ..cost import LENGTH, ROWS, free_dimensions
+from ..ir.graph import Graph
+from ..ir.parameters import parameter_table
+from ..ir.text import identity_hash, structure_hash
+from ..lang.diagnostic import Diagnostics, diagnostic, suggest
+from ..lang.source import Span
+from ..lang.tree import Mapping as TreeMapping
+from ..library import SPECS
+from ..pipeline import Compiled
+from .costs import Facts, facts
+from .interface import contracts
+from .outline import outline
+from .regions import Found, compare_graphs
+from .replay import Step, renamed_nodes, replay
+from .report import Consequence, Contract, Edit, Level, Metric, Place, Report, Side, Verdict, Where
+from .rules import RULES
+from .tree import ASIDE, Group, aside, at, canonical
+from .verdict import checkpoint_class, conversion, level, told, touched, worst
+
+SYMBOLS = {"added": "+", "increased": "+", "removed": "-", "decreased": "-", "renamed": ">", "moved": ">", "shifted": ">"}
+
+
+def compare(base: Compiled, head: Compiled, labels: tuple[str, str], sizes: Mapping[str, int] | None = None,
+            dtype: str = "float16") -> Report:
+    """What changed from `base` to `head`. `sizes` name free dimensions, at which costs are told.
+
+    Raises Diagnostics (`unknown-name`) for a dimension that neither model has.
+    """
+    shared = common_sizes((base.graph, head.graph), sizes or {})
+    sides = side(base, labels[0]), side(head, labels[1])
+    interface = contracts(base.graph, head.graph)
+    steps: list[Step] = []
+    notes: list[str] = []
+    if sides[0].identity != sides[1].identity or interface:
+        steps, notes = replay(base, head)
+    known: dict[int, Facts] = {}
+
+    def at_sizes(graph: Graph) -> Facts:
+        if id(graph) not in known:
+            known[id(graph)] = facts(graph, shared, dtype)
+        return known[id(graph)]
+
+    edits = [edit(s, at_sizes(s.before), at_sizes(s.after), canonical(head)) for s in steps]
+    before, after = at_sizes(base.graph), at_sizes(head.graph)
+    total = compare_graphs(base.graph, head.graph, _names(head, steps))
+    mapping, said = _aside(base, head, total, edits)
+    edits += mapping
+    if not edits and sides[0].structure != sides[1].structure:
+        edits.append(_unknown(labels))
+    verdict = _verdict(sides, edits, total, interface, _cache(before, after))
+    metrics = tuple(Metric(n, "bytes" if n in ("weights", "cache") else "numbers" if n in ("parameters", "active") else "FLOPs",
+                           before.metrics[n], after.metrics[n]) for n in before.metrics)
+    return Report(*sides, verdict, tuple(edits), tuple(total.tensors), metrics, before.sizes | after.sizes, tuple(said), tuple(notes),
+                  total.truncated)
+
+
+def side(compiled: Compiled, label: str) -> Side:
+    """One side as the report names it."""
+    table = parameter_table(compiled.graph)
+    return Side(label, compiled.graph.name, structure_hash(compiled.graph), identity_hash(compiled.graph),
+                sum(e.elements for e in table), sum(e.count for e in table), outline(compiled.graph))
+
+
+def common_sizes(graphs: Iterable[Graph], given: Mapping[str, int]) -> dict[str, int]:
+    """The sizes of free dimensions at which models are compared: those given, else 1 row, and 1024 or the tightest bound."""
+    sizes: dict[str, int] = {}
+    for graph in graphs:
+        limits = {b.symbol: b.limit for b in graph.bounds}
+        for k, name in enumerate(free_dimensions(graph)):
+            n = ROWS if k == 0 else min(LENGTH, limits.get(name, LENGTH))
+            sizes[name] = min(n, sizes.get(name, n))
+    for name in given:
+        if name not in sizes:
+            raise Diagnostics([diagnostic("unknown-name", f"neither model has a free dimension `{name}`",
+                                          help=suggest(name, sizes, "dimensions"))])
+    return sizes | dict(given)
+
+
+# edits
+
+
+def edit(step: Step, before: Facts, after: Facts, tree: TreeMapping | None) -> Edit:
+    """One edit of the report."""
+    interface = contracts(step.before, step.after)
+    found = told(_guarded(step))
+    found += [Consequence(c.rule, Where(c.name), c.before, c.after) for c in interface
+              if c.rule not in RULES[found[0].rule].explains] if found else [Consequence(c.rule, Where(c.name), c.before, c.after)
+                                                                             for c in interface]
+    first = found[0]
+    if step.group.rename and first.rule == "node.renamed":
+        first = replace(first, before=step.group.rename[0], after=step.group.rename[1])
+    tensors = tuple(step.found.tensors)
+    way = conversion(first, tensors, step.after)
+    checkpoint = checkpoint_class(found, tensors, way)
+    deltas = {n: new - old for n, new in after.metrics.items() if (old := before.metrics[n]) is not None and new is not None}
+    changed = tuple(t for t in tensors if t.status != "kept")
+    where = tuple(f.where for f in found if f.rule == first.rule and (f.before, f.after) == (found[0].before, found[0].after))
+    return Edit(
+        first.rule, level(checkpoint, found, interface), SYMBOLS.get(first.rule.rsplit("-", 1)[-1].rsplit(".", 1)[-1], "~"),  # type: ignore[arg-type]
+        title(step.group, first.rule), first.before, first.after, where, step.group.keys, _place(step.group, "before", None),
+        _place(step.group, "after", tree), touched(checkpoint, found, interface, deltas, before.layout != after.layout), checkpoint,
+        tuple(found), changed, deltas, way, _evidence(step), tuple(dict.fromkeys(f.note for f in found if f.note)))
+
+
+def _guarded(step: Step) -> list[Consequence]:
+    """The findings; where the function changed and none of them says so, one that says that."""
+    found = step.found.findings
+    if structure_hash(step.before) != structure_hash(step.after) and all(RULES[f.rule].effect == "names" for f in found) \
+            and not contracts(step.before, step.after):
+        return [*found, Consequence("model.changed", Where(""))]
+    return list(found)
+
+
+def title(group: Group, rule: str) -> str:
+    """What was edited, as the spec calls it: `layers.attention.kv_heads`."""
+    keys = group.keys
+    if group.rename and group.pure:
+        return f"{group.rename[0]} -> {group.rename[1]}"
+    short = [k.removeprefix("graph.").removeprefix("sizes.").removeprefix("blocks.") for k in keys]
+    heads = list(dict.fromkeys(k.rpartition(".")[0] if k.rsplit(".", 1)[-1] in ("op", "block", "slot") else k for k in short))
+    near = [h for h in heads if not any(h != o and h.startswith(f"{o}.") for o in heads)]
+    if not near:
+        return rule.partition(".")[0]
+    kind = rule.partition(".")[0]
+    if len(near) == 1 or kind in ("node", "block", "model", "interface", "training"):
+        return near[0] + (f" and {len(near) - 1} more" if len(near) > 1 else "")
+    return kind
+
+
+def _evidence(step: Step) -> str:
+    if step.group.rename:
+        return step.group.evidence
+    weak = [e for e in step.found.evidence if e != "path"]
+    return min(weak, key=("similarity", "hash, in order", "hash", "declared").index) if weak else "path"
+
+
+def _place(group: Group, which: str, tree: TreeMapping | None) -> Place | None:
+    """Where an edit is written on one side; of what is gone, the nearest key above it."""
+    for c in group.changes:
+        key, value = (c.key_before, c.before) if which == "before" else (c.key_after, c.after)
+        if value is not None:
+            return place(value.span if key is None or key.span.source is not value.span.source else key.span)
+    for c in group.changes if tree is not None else ():
+        for n in range(len(c.path) - 1, 0, -1):
+            above = at(tree, c.path[:n - 1])
+            entry = above.entry(c.path[n - 1]) if isinstance(above, TreeMapping) else None
+            if entry is not None:
+                return place(entry.key.span)
+    return None
+
+
+def place(span: Span) -> Place:
+    """A span as a report says it; files of the library by their name."""
+    name = span.source.name
+    with_library = Path(name)
+    if with_library.is_absolute() and SPECS in with_library.parents:
+        name = str(with_library.relative_to(SPECS))
+    return Place(name, span.line, span.column)
+
+
+# the whole
+
+
+def _names(head: Compiled, steps: Iterable[Step]) -> dict[str, dict[str, str]]:
+    """All renames, declared and found."""
+    names = {k: dict(v) for k, v in renamed_nodes(head).items()}
+    for s in steps:
+        if s.group.rename:
+            path = s.group.changes[0].path
+            names.setdefault(path[1] if path[0] == "blocks" else "", {})[s.group.rename[1]] = s.group.rename[0]
+    return names
+
+
+def _aside(base: Compiled, head: Compiled, total: Found, edits: list[Edit]) -> tuple[list[Edit], list[str]]:
+    """Changes of sections beside the architecture: an edit where foreign weights are read in another way, else a note."""
+    ours, theirs = aside(base), aside(head)
+    changed = [n for n in ASIDE if ours.get(n) != theirs.get(n)]
+    notes = [f"`{n}:` changed too" for n in changed]
+    if "checkpoint" not in changed or edits or any(t.status != "kept" for t in total.tensors):
+        return [], notes
+    spot = head.spec.tree.entry("checkpoint") or base.spec.tree.entry("checkpoint")
+    where = place(spot.key.span) if spot else None
+    found = Consequence("checkpoint.mapping-changed", Where("checkpoint"))
+    made = Edit(found.rule, "warning", "~", "checkpoint", None, None, (found.where,), ("checkpoint",), where, where,
+                ("checkpoint",), "same", (found,), (), {})
+    return [made], notes
+
+
+def _unknown(labels: tuple[str, str]) -> Edit:
+    found = Consequence("model.changed", Where(""))
+    return Edit(found.rule, "breaking", "~", "model", labels[0], labels[1], (found.where,), (), None, None,
+                ("numerics", "checkpoint"), "silent", (found,), (), {})
+
+
+def _cache(before: Facts, after: Facts) -> list[Contract]:
+    """How the state between steps of decoding changed."""
+    if before.layout == after.layout:
+        return []
+    ours, theirs = ([f"{name}: {what}" for name, what in f.layout] or [f"none: {f.why}" if f.why else "none"] for f in (before, after))
+    level: Level = "breaking" if before.layout else "info"
+    if len(ours) != len(theirs):
+        return [Contract("cache.layout-changed", "cache", "; ".join(ours), "; ".join(theirs), level)]
+    return [Contract("cache.layout-changed", "cache", x, y, level) for x, y in zip(ours, theirs, strict=True) if x != y]
+
+
+def _verdict(sides: tuple[Side, Side], edits: list[Edit], total: Found, interface: list[Contract], cache: list[Contract]) -> Verdict:
+    effects = {RULES[f.rule].effect for e in edits for f in e.consequences}
+    if sides[0].identity == sides[1].identity:
+        function = "identical"
+    elif sides[0].structure == sides[1].structure:
+        function = "equal-up-to-names"
+    else:
+        function = "changed" if "function" in effects or not effects & {"training", "interface"} else "training-only" \
+            if "training" in effects else "identical"
+    kept = any(t.status in ("kept", "renamed") for t in total.tensors) or not total.tensors
+    checkpoint = worst(e.checkpoint for e in edits) if kept else "none"
+    return Verdict(function, checkpoint, tuple(e.id for e in edits if e.checkpoint == "silent"), tuple(interface), tuple(cache))

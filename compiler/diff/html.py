@@ -1,0 +1,228 @@
+"""`Report -> str`: a comparison as one HTML file that needs nothing else. What a spec says is data to the page, never markup or script."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..render import clean
+from . import html_trees
+from .costs import NAMES
+from .report import LEVELS, Consequence, Contract, Edit, Report, Side, TensorChange
+from .rules import RULES
+
+FILES = Path(__file__).parent
+SCRIPTS = ("html.js", "html_edits.js", "html_tree.js", "html_start.js")
+TONES = {"info": "note", "warning": "warn", "breaking": "bad", None: "ok"}
+FUNCTIONS = {
+    "identical": ("ok", "Both specs compute the same, under the same names."),
+    "equal-up-to-names": ("ok", "Both specs compute the same; only names differ."),
+    "training-only": ("note", "Inference is the same; training differs."),
+    "changed": ("warn", "The same weights would give other outputs."),
+}
+CHECKPOINTS = {
+    "same": ("ok", "Old checkpoints load as they are."),
+    "renamed": ("warn", "Every tensor is there under another name: a key map brings it over."),
+    "exact": ("warn", "A conversion brings old checkpoints over and keeps the function."),
+    "approx": ("bad", "Old weights can be converted, and need training after that."),
+    "partial": ("bad", "Some tensors must start anew."),
+    "silent": ("bad", "A strict load of an old checkpoint succeeds, and the function differs."),
+    "none": ("bad", "Nothing of an old checkpoint can be used."),
+}
+
+
+def page(report: Report) -> str:
+    """The whole file. It loads nothing, and its policy forbids any script or style but its own."""
+    style = (FILES / "html.css").read_text("utf-8")
+    script = "'use strict';\n(() => {\n" + "\n".join((FILES / name).read_text("utf-8") for name in SCRIPTS) + "\n})();\n"
+    title = clean(f"{_label(report.base)} → {_label(report.head)}").replace("\n", " ")
+    text = (FILES / "html.html").read_text("utf-8")
+    policy = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'; form-action 'none'"
+    parts = {"policy": policy, "title": html.escape(title), "style": style, "script": script, "data": embedded(data(report))}
+    pieces = text.split("@@")
+    return "".join(parts[p] if k % 2 else p for k, p in enumerate(pieces))
+
+
+def embedded(value: Any) -> str:
+    """JSON that nothing in an HTML file can end or read as markup."""
+    text = json.dumps(_cleaned(value), ensure_ascii=False, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, Mapping):
+        return {clean(str(k)): _cleaned(v) for k, v in value.items()}
+    return [_cleaned(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def _label(side: Side | None) -> str:
+    return side.label if side else "nothing"
+
+
+def data(report: Report) -> dict[str, Any]:
+    """What the page shows, in words and numbers; layout is the page's."""
+    return {
+        "base": _side(report.base), "head": _side(report.head),
+        "verdicts": [_function(report), _checkpoint(report), _contracts("interface", report.verdict.interface),
+                     _contracts("cache", report.verdict.cache), _cost(report)],
+        "sizes": ", ".join(f"{k} = {n:,}" for k, n in report.sizes.items()),
+        "metrics": [_metric(m) for m in report.metrics],
+        "edits": [_edit(n, e, report) for n, e in enumerate(report.edits, 1)],
+        "tree": html_trees.data(html_trees.rows(report)),
+        "tensors": [_tensor(t) for t in report.tensors],
+        "notes": list(report.notes),
+        "diagnostics": [*report.diagnostics, *["A limit was reached, so some nodes were not matched."] * report.truncated],
+        "layers": {name: json.dumps(_cleaned(value), indent=2, ensure_ascii=False, default=str) for name, value in report.layers.items()},
+    }
+
+
+def _side(side: Side | None) -> dict[str, Any] | None:
+    return side and {"label": side.label, "name": side.name, "structure": side.structure, "identity": side.identity,
+                     "facts": f"{side.parameters:,} parameters in {side.tensors:,} tensors"}
+
+
+# verdicts
+
+
+def _function(report: Report) -> dict[str, Any]:
+    if report.base is None or report.head is None:
+        return _verdict("function", "ok" if report.base is None else "bad", *(
+            ("new spec", "There is nothing to compare it with.") if report.base is None else ("removed", "The spec is gone.")))
+    tone, text = FUNCTIONS[report.verdict.function]
+    return _verdict("function", tone, report.verdict.function, text)
+
+
+def _checkpoint(report: Report) -> dict[str, Any]:
+    tone, text = CHECKPOINTS[report.verdict.checkpoint]
+    counts = [(s, report.count(s)) for s in ("kept", "renamed", "reshaped", "new", "dropped")]
+    items = [f"{n:,} {s}" for s, n in counts if n]
+    bar = [[s, report.elements(s, "base" if s == "dropped" else "head")] for s, n in counts if n]
+    silent = [n for n, e in enumerate(report.edits, 1) if e.id in report.verdict.silent]
+    share = _share(report)
+    return _verdict("checkpoint", tone, report.verdict.checkpoint, text) | {
+        "counts": ", ".join(items) + (" tensors" if items else ""), "bar": bar, "silent": silent, "share": share}
+
+
+def _share(report: Report) -> str:
+    """How much of the head an old checkpoint fills."""
+    whole = sum(report.elements(s, "head") for s in ("kept", "renamed", "reshaped", "new"))
+    kept = report.elements("kept", "head") + report.elements("renamed", "head")
+    if not whole or not report.changed:
+        return ""
+    return f"{kept:,} of {whole:,} parameters ({100 * kept / whole:.2f}%) load unchanged"
+
+
+def _contracts(name: str, found: Sequence[Contract]) -> dict[str, Any]:
+    if not found:
+        text = "Inputs and outputs are as before." if name == "interface" else "What decoding keeps has the layout of before."
+        return _verdict(name, "ok", "unchanged", text)
+    worst = max((c.level for c in found), key=LEVELS.index)
+    word = f"{len(found)} change{'s' if len(found) > 1 else ''}" if name == "interface" else "layout changed"
+    items = [{"name": c.name, "rule": c.rule, "before": c.before, "after": c.after, "level": c.level} for c in found]
+    return _verdict(name, TONES[worst], word, "") | {"items": items}
+
+
+def _cost(report: Report) -> dict[str, Any]:
+    changed = [m for m in report.metrics if m.delta]
+    if not changed:
+        return _verdict("cost", "ok", "unchanged", "Every cost is as before.")
+    first = changed[0]
+    word = f"{_percent(first.percent)} {NAMES.get(first.name, first.name)}" if first.percent is not None else f"{first.delta:+,}"
+    rest = [f"{NAMES.get(m.name, m.name)} {_percent(m.percent)}" for m in changed[1:] if m.percent is not None and m.name != "weights"]
+    return _verdict("cost", "note", word, "; ".join(rest))
+
+
+def _verdict(name: str, tone: str, word: str, text: str) -> dict[str, Any]:
+    return {"name": name, "tone": tone, "word": word, "text": text}
+
+
+# costs
+
+
+def _metric(m: Any) -> dict[str, Any]:
+    return {"key": m.name, "name": NAMES.get(m.name, m.name), "before": _amount(m.before, m.unit), "after": _amount(m.after, m.unit),
+            "delta": m.delta, "deltaText": _amount(m.delta, m.unit, True), "percent": m.percent,
+            "percentText": "" if m.percent is None or not m.delta else _percent(m.percent)}
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:+.2f}%".replace("-", "−")
+
+
+def _amount(n: int | None, unit: str, signed: bool = False) -> list[str]:
+    """[as people say it, exactly]; the second is empty where the first is exact."""
+    if n is None:
+        return ["not known", ""]
+    if signed and n == 0:
+        return ["0", ""]
+    sign = "+" if signed and n > 0 else "−" if n < 0 else ""
+    exact = f"{sign}{abs(n):,}"
+    steps = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")) if unit == "bytes" else (
+        (10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M")) if unit == "FLOPs" else ()
+    for step, word in steps:
+        if abs(n) >= step:
+            return [f"{sign}{abs(n) / step:,.1f} {word}", exact + (" B" if unit == "bytes" else "")]
+    return [exact + (" B" if unit == "bytes" else ""), ""]
+
+
+# edits
+
+
+def _edit(number: int, e: Edit, report: Report) -> dict[str, Any]:
+    units = {m.name: m.unit for m in report.metrics}
+    deltas = [{"key": k, "name": NAMES.get(k, k), "delta": n, "text": _amount(n, units.get(k, "numbers"), True)} for k, n in e.deltas.items()]
+    return {
+        "n": number, "id": e.id, "rule": e.rule, "what": _what(e.rule), "level": e.level, "symbol": e.symbol, "title": e.title,
+        "before": value(e.before), "after": value(e.after), "where": [{"text": str(w), "key": html_trees.key(w)} for w in e.where],
+        "keys": list(e.keys), "base": e.base and str(e.base), "head": e.head and str(e.head), "contracts": list(e.contracts),
+        "checkpoint": e.checkpoint, "checkpointText": CHECKPOINTS[e.checkpoint][1], "deltas": deltas, "notes": list(e.notes),
+        "consequences": [_consequence(c) for c in e.consequences], "tensors": [_tensor(t) for t in e.tensors],
+        "conversion": e.conversion and {"kind": e.conversion.kind, "op": e.conversion.op, "text": e.conversion.text},
+        "evidence": e.evidence if e.evidence != "path" else "",
+    }
+
+
+def _what(rule: str) -> str:
+    """A rule in words."""
+    verb = rule.rpartition("-")[2].rpartition(".")[2]
+    found = RULES.get(rule)
+    return f"{found.text}: {verb}" if found else rule
+
+
+def _consequence(c: Consequence) -> dict[str, Any]:
+    return {"rule": c.rule, "what": _what(c.rule), "where": str(c.where), "key": html_trees.key(c.where), "before": value(c.before),
+            "after": value(c.after), "note": c.note}
+
+
+def value(x: Any) -> str | None:
+    """A typed value as text."""
+    if x is None:
+        return None
+    if isinstance(x, bool):
+        return "yes" if x else "no"
+    if isinstance(x, int):
+        return f"{x:,}"
+    if isinstance(x, Mapping):
+        return ", ".join(f"{k} {value(v) or 'none'}" for k, v in x.items())
+    if isinstance(x, list | tuple):
+        return "[" + ", ".join(value(v) or "none" for v in x) + "]"
+    return str(x)
+
+
+def _tensor(t: TensorChange) -> dict[str, Any]:
+    shape = lambda s: None if s is None else " × ".join(map(str, s)) or "scalar"  # noqa: E731
+    side = "base" if t.status == "dropped" else "head"
+    return {"status": t.status, "base": t.base and str(t.base), "head": t.head and str(t.head), "before": shape(t.before),
+            "after": shape(t.after), "count": t.count, "elements": f"{t.elements(side):,}"}  # type: ignore[arg-type]
+

@@ -1,0 +1,110 @@
+"""Pieces of text that all layouts share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .concepts import number
+from .report import Edit, Metric, Report, Where
+
+METRICS = {"parameters": "parameters", "active": "active parameters", "weights": "weights", "flops": "prefill FLOPs",
+           "decode": "decode FLOPs/token", "cache": "cache of a row"}
+SHOWN = ("parameters", "flops", "decode", "cache")
+LETTERS = {"breaking": "breaking", "warning": "warning", "info": "info"}
+
+
+def value(v: Any) -> str:
+    """A value of a spec, in words."""
+    if v is None:
+        return "none"
+    if isinstance(v, bool):
+        return "true" if v else "false"
+    if isinstance(v, dict):
+        return ", ".join(f"{k}={value(x)}" for k, x in v.items())
+    if isinstance(v, list):
+        return "[" + ", ".join(map(value, v)) + "]"
+    return number(v)
+
+
+def change(edit: Edit) -> str:
+    """`12 -> 4`; empty where there are no values."""
+    if edit.before is None and edit.after is None:
+        return ""
+    return f"{value(edit.before)} -> {value(edit.after)}"
+
+
+def places(where: tuple[Where, ...], most: int = 2) -> str:
+    """`layers[0..11].attention_norm, .ffn_norm, norm`"""
+    shown: list[str] = []
+    stem = ""
+    for w in where[:most + 1] if len(where) == most + 1 else where[:most]:
+        text = str(w)
+        head, dot, last = text.rpartition(".")
+        shown.append(f".{last}" if dot and head == stem else text)
+        stem = head if dot else ""
+    more = len(where) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def amount(m: Metric, n: int | None) -> str:
+    """A metric as a person reads it: numbers in full, others with a unit."""
+    if n is None:
+        return "-"
+    if m.unit == "numbers":
+        return f"{n:,}"
+    if m.unit == "bytes":
+        return scaled(n, ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")), "B")
+    return scaled(n, ((10**12, "T"), (10**9, "G"), (10**6, "M")), "")
+
+
+def scaled(n: int, units: tuple[tuple[int, str], ...], rest: str) -> str:
+    for size, unit in units:
+        if abs(n) >= size:
+            return f"{n / size:,.1f} {unit}"
+    return f"{n:,} {rest}".rstrip()
+
+
+def signed(text: str, n: int | None) -> str:
+    return text if not n or n < 0 else f"+{text}"
+
+
+def percent(m: Metric) -> str:
+    return "" if m.percent is None or not m.delta else f"{m.percent:+.2f}%"
+
+
+def rows(report: Report, names: tuple[str, ...] = SHOWN) -> list[Metric]:
+    """The metrics that are told: active parameters only where they differ from all of them."""
+    by = {m.name: m for m in report.metrics}
+    found = [by[n] for n in names if n in by and (by[n].before is not None or by[n].after is not None)]
+    if (active := by.get("active")) and (active.before, active.after) != (by["parameters"].before, by["parameters"].after):
+        found.insert(1, active)
+    return found
+
+
+def tensors(report: Report) -> str:
+    """`148 kept, 48 reshaped`"""
+    return ", ".join(f"{n:,} {status}" for status in ("kept", "renamed", "reshaped", "new", "dropped") if (n := report.count(status)))
+
+
+def loads(report: Report) -> str:
+    """What PyTorch does with the old checkpoint."""
+    missing, unexpected, shapes = (report.count("new") + report.count("renamed"), report.count("dropped") + report.count("renamed"),
+                                   report.count("reshaped"))
+    if report.base is None or report.head is None:
+        return ""
+    if not missing and not unexpected and not shapes:
+        return "a strict load succeeds"
+    said = [f"{n:,} {word}" for n, word in ((missing, "missing"), (unexpected, "unexpected"), (shapes, "of other shapes")) if n]
+    return f"a strict load fails: {', '.join(said)}; strict=False {'fails too' if shapes else 'loads the rest in silence'}"
+
+
+def at(report: Report) -> str:
+    return " ".join(f"{k}={v}" for k, v in report.sizes.items())
+
+
+def tally(report: Report) -> str:
+    """`5 edits: 4 breaking, 1 warning`"""
+    levels = [e.level for e in report.edits]
+    n = len(levels)
+    kinds = ", ".join(f"{levels.count(k)} {k}" for k in ("breaking", "warning", "info") if k in levels)
+    return f"{n} edit{'s' if n != 1 else ''}: {kinds}" if n else "no edits"
