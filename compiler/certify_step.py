@@ -17,7 +17,7 @@ from .runtime.decoder import Decoder, decoder
 from .runtime.errors import ArtifactError
 from .runtime.manifest import Input, Manifest, Output, read
 
-LENGTHS = (1, 2, 7, 33)
+CAPACITY = "C"                     # the axis of outputs over every position so far
 WAYS = ("one chunk", "one by one", "ragged chunks")
 
 
@@ -65,15 +65,22 @@ def run(opened: Decoder, arrays: Mapping[str, np.ndarray], length: int, way: str
         size = max(1, int(valid.max()))
         out = running.step(valid, **{name: _chunk(arrays[name], done, valid, size) for name in stream.chunk})
         for x in opened.outputs:
-            if "N" not in x.shape:
-                continue
-            axis = x.shape.index("N")
-            full = whole.setdefault(x.name, np.full((*out[x.name].shape[:axis], length, *out[x.name].shape[axis + 1:]), np.nan, np.float32))
-            for row in range(rows):
-                part = np.moveaxis(out[x.name][row], axis - 1, 0)[:valid[row]]
-                np.moveaxis(full[row], axis - 1, 0)[done[row]:done[row] + valid[row]] = part
+            if "N" in x.shape:
+                _put(whole, x, out[x.name], (done, valid), length)
         done = done + valid
     return running.still | whole
+
+
+def _put(whole: dict[str, np.ndarray], output: Output, chunk: np.ndarray, rows: tuple[np.ndarray, np.ndarray], length: int) -> None:
+    """Put what a chunk gives into its place in the whole output; an axis over every position so far gets the length of the whole."""
+    axis = output.shape.index("N")
+    for k, size in enumerate(output.shape):
+        if size == CAPACITY:
+            chunk = np.take(chunk, np.arange(min(length, chunk.shape[k])), k)
+            chunk = np.pad(chunk, [(0, length - n if a == k else 0) for a, n in enumerate(chunk.shape)])
+    full = whole.setdefault(output.name, np.full((*chunk.shape[:axis], length, *chunk.shape[axis + 1:]), np.nan, np.float32))
+    for row, (at, n) in enumerate(zip(*rows, strict=True)):
+        np.moveaxis(full[row], axis - 1, 0)[at:at + n] = np.moveaxis(chunk[row], axis - 1, 0)[:n]
 
 
 def _chunk(array: np.ndarray, done: np.ndarray, valid: np.ndarray, size: int) -> np.ndarray:

@@ -62,6 +62,7 @@ class Attention(Op):
         found = {port: axis for port in (("query", "key", "value", "length", "keep") if axis == 0 else ("query",))}
         masks = [(port, len(tensor(inputs, port).shape)) for port in ("keep", "score_bias") if inputs.get(port) is not None]
         found |= {port: rank - 2 for port, rank in masks if axis == 2 and rank > 2 and tensor(inputs, port).shape[rank - 2] != 1}
+        found |= {port: 0 for port, rank in masks if axis == 0 and rank == 4 and tensor(inputs, port).shape[0] != 1}
         return {port: k for port, k in found.items() if inputs.get(port) is not None}
 
     def _check_attributes(self) -> None:

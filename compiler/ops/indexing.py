@@ -113,6 +113,12 @@ class ScatterAdd(Indexed):
                                  "index": f"is {spell(tensor(inputs, 'index').shape)}"})
         return (base,)
 
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        at, own = self.place(inputs), len(tensor(inputs, "index").shape) - self.batch
+        if axis == at:
+            return None
+        return {"base": axis, "source": axis if axis < at else axis + own - 1} | ({"index": axis} if axis < self.batch else {})
+
     def torch(self, t: Any, **ports: Any) -> Any:
         axis, rank = self.place(t.inputs), len(tensor(t.inputs, "base").shape)
         own, base, source = len(tensor(t.inputs, "index").shape) - self.batch, ports["base"], ports["source"]

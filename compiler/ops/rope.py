@@ -69,6 +69,11 @@ class Rope(Op):
                           ports={"frequencies": f"has {pairs}", "in": f"its last axis is {full}"})
         return (tensor(inputs, "in"),)
 
+    def follow(self, inputs: Types, outputs: tuple[TensorType, ...], axis: int, output: int = 0) -> dict[str, int] | None:
+        rows = [port for port in ("positions", "frequencies") if len(tensor(inputs, port).shape) == 2]
+        found = super().follow(inputs, outputs, axis, output)
+        return found if found is None or axis else found | dict.fromkeys(rows, 0)
+
     def turned(self, inputs: Types) -> int:
         """How many entries turn."""
         pairs = tensor(inputs, "frequencies").shape[-1].value

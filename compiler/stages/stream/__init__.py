@@ -15,11 +15,13 @@ from ...ir.dimension import Dim
 from ...ir.flat import SharedLoop, flatten, pruned
 from ...ir.graph import ARGUMENT, Argument, Control, Graph, Node, Region, Scan, TensorType, Value, mapped, walk
 from ...lang.diagnostic import Diagnostic, Diagnostics, diagnostic, suggest
-from ...ops.elementwise import Add
+from ...ops.base import axis_of
 from ...ops.layout import Stack, Take
+from .causal import AT_MOST, causal
 from .derive import Deriver, Refused
 from .facts import Facts
 from .form import NEW_LENGTH, PAST, Layout, State, StepForm
+from .rows import mixing
 from .rules import rule
 
 
@@ -43,7 +45,10 @@ def stream_axis(graph: Graph) -> str:
     Raises Diagnostics where there is none, or several.
     """
     nodes = list(walk(graph.root))
-    found = _axes(nodes, _causal) or _axes(nodes, _stateful)
+    ordered = any(getattr(n.op, "name", "") in AT_MOST for _, _, n in nodes)
+    ways = [_axes(nodes, _causal), _axes(nodes, _stateful), _axes(nodes, _timed) if ordered else {}]
+    plain = _plain(graph)
+    found = next((kept for way in ways if (kept := {k: v for k, v in way.items() if k in plain})), {})
     told = [symbol for symbol in found if any(d == Dim.symbol(symbol) for _, v in graph.root.outputs for d in graph.root.type(v).shape)]
     if len(found) == 1 or len(told) == 1:
         return told[0] if told else next(iter(found))
@@ -80,7 +85,12 @@ def _stateful(region: Region, node: Node) -> Dim | None:
     if isinstance(op, Control):
         return None
     forward = op.name in ("rnn", "lstm", "gru") and op.direction == "forward"
-    return _size(region, node, "in", 1) if forward or op.name == "delay" or (op.name == "conv1d" and op.causal) else None
+    summed = op.name == "cumsum" and axis_of(len(node.types[0].shape), op.axis) == 1
+    return _size(region, node, "in", 1) if forward or summed or op.name == "delay" or (op.name == "conv1d" and op.causal) else None
+
+
+def _timed(region: Region, node: Node) -> Dim | None:
+    return None if isinstance(node.op, Control) or node.op.name != "position" else node.types[0].shape[1]
 
 
 def _size(region: Region, node: Node, port: str, axis: int) -> Dim:
@@ -89,10 +99,14 @@ def _size(region: Region, node: Node, port: str, axis: int) -> Dim:
     return region.type(given).shape[axis]
 
 
+def _plain(graph: Graph) -> list[str]:
+    """The free dimensions that are axes of inputs, behind their rows."""
+    sizes = (d for a in graph.root.arguments for d in a.type.shape[1:] if d.value is None)
+    return list(dict.fromkeys(str(d) for d in sizes if d == Dim.symbol(min(d.symbols()))))
+
+
 def _check_axis(graph: Graph, symbol: str) -> None:
-    plain = [str(d) for a in graph.root.arguments for d in a.type.shape[1:] if d.value is None and d == Dim.symbol(min(d.symbols()))]
-    if symbol not in plain:
-        known = list(dict.fromkeys(plain))
+    if symbol not in (known := _plain(graph)):
         raise Diagnostics([diagnostic("cannot-stream", f"no input has the axis `{symbol}`", graph.root.origin.span,
                                       help=[*suggest(symbol, known, "axes"), "the stream axis is an axis of an input, behind its rows"])])
 
@@ -102,18 +116,23 @@ def _derive(flat: Graph, symbol: str) -> StepForm:
     optional = {a.name for a in flat.root.arguments if a.type.optional and facts.axes(a.type)}
     dropped = tuple(a.name for a in flat.root.arguments if a.name in optional | facts.lengths)
     facts = replace(facts, dropped=frozenset(dropped))
+    _check_inputs(flat, facts)
     d = Deriver(facts, RegionBuilder(flat.name, flat.root.origin), rule)
     d.out.about = flat.about
     for a in flat.root.arguments:
         if facts.axes(a.type) and a.name not in dropped:
             d.argument(a.name, a.type)
     outputs, refused = _outputs(d)
+    refused = refused or _mixed(d)
     if refused:
-        raise Diagnostics(list({(r.headline, r.notes): r for r in refused}.values()))
-    ended = d.apply(Value(ARGUMENT, 0), Add(), {"in": (d.past, d.new_length)}, "ended") if d.states or PAST in _names(d) else None
-    if ended is not None:
+        more = [r.diagnostic for r in d.memo.values() if isinstance(r, Refused)]
+        once: dict[object, Diagnostic] = {}
+        for r in (*refused, *more):                   # of copies the first
+            once.setdefault((r.labels, r.helps), r)
+        raise Diagnostics(once.values())
+    if d.states or PAST in {a.name for a in d.out.arguments}:
         d.states = {PAST: State(PAST, "clock", d.out.type(d.past))} | d.states
-        d.after[PAST] = ended
+        d.after[PAST] = d.ended
     _ = d.new_length                            # every step model has it
     whole = [*outputs, *((name, d.after[name]) for name in d.states)]
     step = replace(flat, root=_ordered(d.out.finish(whole), d))
@@ -125,8 +144,36 @@ def _derive(flat: Graph, symbol: str) -> StepForm:
     return StepForm(symbol, _prefix(flat, facts, wanted), step, chunk, fixed, states, dropped)
 
 
-def _names(d: Deriver) -> set[str]:
-    return {a.name for a in d.out.arguments}
+def _check_inputs(flat: Graph, facts: Facts) -> None:
+    """Raises Diagnostics unless what comes in chunks has rows on axis 0 and T on axis 1, and no name of the step form's own."""
+    wrong, T = [], facts.symbol
+    chunks = [a for a in flat.root.arguments if facts.axes(a.type) and a.name not in facts.dropped]
+    if not chunks:
+        wrong.append("every input along it may be left out, and is in the step form")
+    for a in chunks:
+        if facts.axes(a.type) != (1,) or facts.rows == facts.T:
+            wrong.append(f"input `{a.name}` is {a.type}: chunks have rows on axis 0 and `{T}` on axis 1, and nowhere else")
+        elif a.type.shape[0] != facts.rows:
+            wrong.append(f"input `{a.name}` has {a.type.shape[0]} rows, and `{chunks[0].name}` has {facts.rows}")
+    if chunks and (facts.rows.value or 1) > 1:
+        wrong.append(f"there are always {facts.rows} rows: write a free size such as `B`, or 1")
+    names = {a.name for a in flat.root.arguments} | {name for name, _ in flat.root.outputs}
+    wrong += [f"`{name}` is what the step form calls an input of its own: rename it" for name in sorted(names & {PAST, NEW_LENGTH})]
+    if wrong:
+        raise Diagnostics([diagnostic("cannot-stream", f"the model cannot be run step by step along `{T}`", flat.root.origin.span,
+                                      note=wrong)])
+
+
+def _mixed(d: Deriver) -> list[Diagnostic]:
+    """What brings rows together, which a step must not do: each of them may be at another position."""
+    if d.rows.value == 1:
+        return []
+    live = {v.node for _, v in d.region.outputs if v in d.facts.moving}
+    for node in reversed(d.region.nodes):
+        if node.id in live:
+            live |= {v.node for v in node.values}
+    return [d.refuse(node, f"brings the rows of a batch together{where and ', '}{where}, and each may be at another position").diagnostic
+            for node, where in mixing(d.region, d.rows, d.facts.moving, frozenset(live))]
 
 
 def _outputs(d: Deriver) -> tuple[list[tuple[str, Value]], list[Diagnostic]]:
@@ -139,7 +186,11 @@ def _outputs(d: Deriver) -> tuple[list[tuple[str, Value]], list[Diagnostic]]:
         try:
             axes = d.facts.of(value)
             if not axes and not _final(d, value):
-                raise d.refuse_value(value, f"output `{name}` is known at the end of `{d.facts.symbol}` only")
+                type = d.region.type(value)
+                raise d.refuse_value(value, f"output `{name}` is {type}, whose size is made of `{d.facts.symbol}`" if d.facts.touches(type)
+                                     else f"output `{name}` is known at the end of `{d.facts.symbol}` only")
+            if len(axes) > 1 and not (len(axes) == 2 and causal(d.region, d.facts, value, axes)):
+                raise d.refuse_value(value, f"output `{name}` has `{d.facts.symbol}` twice, and tells of positions to come")
             found = d.get(value, (None, *([Layout("C")] * (len(axes) - 1))) if axes else ())
             if found is None:
                 raise d.refuse_value(value, f"output `{name}` is absent in the step form")

@@ -9,8 +9,9 @@ from typing import Any
 from ...ir.builder import RegionBuilder
 from ...ir.dimension import Dim
 from ...ir.graph import ARGUMENT, Control, Input, Node, Origin, TensorType, Value, fresh
-from ...lang.diagnostic import Diagnostic, diagnostic
+from ...lang.diagnostic import Diagnostic, Label, diagnostic
 from ...ops.base import Types
+from ...ops.elementwise import Add
 from ...ops.layout import Rearrange
 from ...ops.streaming import Append, ChunkPositions, SlotPositions
 from .facts import Facts
@@ -19,6 +20,11 @@ from .form import CHUNK, NEW_LENGTH, PAST, Layout, State
 Form = Layout | None                         # of an axis that is T: None for this chunk alone, else every position, as a cache lays them
 Forms = tuple[Form, ...]                     # of every such axis of a value, in order
 SLOTS = Layout("C")
+
+
+def places(origin: Origin) -> list[Label]:
+    """Where a node was written, and where the block that it is in was used."""
+    return [Label(origin.span), *(Label(span, "used here") for span in origin.chain[-1:])]
 
 
 class Refused(Exception):
@@ -39,6 +45,7 @@ class Deriver:
 
     def __post_init__(self) -> None:
         self.region = self.facts.region
+        self._ended: Value | None = None
         self.memo: dict[tuple[Value, Forms], Value | Refused | None] = {}
         self.nodes: dict[tuple[int, Any], Node] = {}
         self.states: dict[str, State] = {}
@@ -48,7 +55,9 @@ class Deriver:
         self.copied: dict[Value, Value] = {}
         self.chunk = Dim.symbol(CHUNK)
         self.windows: dict[int, Layout] = {}
-        self.taken: set[str] = set()                     # names of states and fixed inputs
+        self.valid: dict[Form, Value] = {}               # whether an entry along T is there
+        chunks = {a.name for a in self.region.arguments if self.facts.axes(a.type)}
+        self.taken = {PAST, NEW_LENGTH, *chunks, *(name for name, _ in self.region.outputs)}        # names of states and fixed inputs
         self.named: set[str] = set()                     # names of nodes
 
     # what is asked for
@@ -122,9 +131,15 @@ class Deriver:
         return self.input(NEW_LENGTH, TensorType("int64", (self.rows,)))
 
     @property
+    def ended(self) -> Value:
+        """int64 [B]: how many positions a row has behind it after the step."""
+        if self._ended is None:
+            self._ended = self.apply(Value(ARGUMENT, 0), Add(), {"in": (self.past, self.new_length)}, "ended")
+        return self._ended
+
+    @property
     def rows(self) -> Dim:
-        """How many rows there are: the first axis of what comes in chunks."""
-        return next(a.type.shape[0] for a in self.region.arguments if self.facts.axes(a.type) and a.type.shape[0] != self.facts.T)
+        return self.facts.rows
 
     # state
 
@@ -186,6 +201,8 @@ class Deriver:
             return None
         if value in self.copied:
             return self.copied[value]
+        if value in self.facts.moving:
+            raise self.refuse_value(value, f"it changes along `{self.facts.symbol}`, and is read whole at every position")
         node = None if value.node == ARGUMENT else self.region.nodes[value.node]
         if node is not None and (value in self.facts.inputless or self._bare(node)):
             inputs = {k: self._again(v) for k, v in node.inputs.items()}
@@ -245,13 +262,25 @@ class Deriver:
     def refuse(self, node: Node, why: str, help: str | None = None) -> Refused:
         what = type(node.op).__name__.lower() if isinstance(node.op, Control) else node.op.name
         return Refused(diagnostic("cannot-stream", f"`{node.name}` cannot be computed step by step along `{self.facts.symbol}`",
-                                  node.origin.span, note=f"`{what}` {why}", help=help or ()))
+                                  *places(node.origin), note=f"`{what}` {why}", help=help or ()))
+
+    def early(self, value: Value, reader: Node) -> Refused:
+        """`reader` reads, position by position, what is known at the end only: the node that makes it of all positions is named."""
+        where = value
+        while where.node != ARGUMENT:
+            found = [v for v in self.region.nodes[where.node].values if v in self.facts.moving]
+            if not found or any(self.facts.of(v) for v in found):
+                node = self.region.nodes[where.node]
+                return self.refuse(node, f"gives a value that is known at the end of `{self.facts.symbol}` only, "
+                                         f"and `{reader.name}` reads it")
+            where = found[0]
+        return self.refuse(reader, f"reads `{self.region.label(where)}`, which is known at the end of `{self.facts.symbol}` only")
 
     def refuse_value(self, value: Value, why: str, help: str | None = None) -> Refused:
         if value.node != ARGUMENT:
             node = self.region.nodes[value.node]
             return Refused(diagnostic("cannot-stream", f"`{self.region.label(value)}` cannot be computed step by step along "
-                                      f"`{self.facts.symbol}`", node.origin.span, note=why, help=help or ()))
+                                      f"`{self.facts.symbol}`", *places(node.origin), note=why, help=help or ()))
         return Refused(diagnostic("cannot-stream", f"the model cannot be run step by step along `{self.facts.symbol}`",
                                   self.region.origin.span, note=why, help=help or ()))
 

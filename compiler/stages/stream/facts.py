@@ -40,7 +40,7 @@ class Facts:
         over = node.inputs["key" if node.op.name == "attention" else "in"]
         return isinstance(over, Value) and self.axes(self.region.type(over)) != ()
 
-    @property
+    @cached_property
     def T(self) -> Dim:
         return Dim.symbol(self.symbol)
 
@@ -102,11 +102,27 @@ class Facts:
         return frozenset(found)
 
     @cached_property
-    def inputless(self) -> frozenset[Value]:
-        """The values that no input tells anything of: made of parameters and constants."""
+    def timed(self) -> frozenset[Value]:
+        """The moving values that positions go into, but for buckets, of which each has its entry in any table."""
         found: set[Value] = set()
         for node in self.region.nodes:
-            free = any(d.value is None for t in node.types for d in t.shape)
+            name = "" if isinstance(node.op, Control) else node.op.name
+            if name in CLOCKS or (name != "relative_bucket" and any(v in found for v in node.values)):
+                found |= {Value(node.id, k) for k in range(len(node.outputs))} & self.moving
+        return frozenset(found)
+
+    @cached_property
+    def rows(self) -> Dim:
+        """How many rows there are: the first axis of what comes in chunks."""
+        return next(a.type.shape[0] for a in self.region.arguments if self.axes(a.type) and a.name not in self.dropped)
+
+    @cached_property
+    def inputless(self) -> frozenset[Value]:
+        """The values that no input tells anything of: made of parameters and constants. They may have rows where only chunks do."""
+        found: set[Value] = set()
+        told = any(self.rows in a.type.shape for a in self.region.arguments if not self.touches(a.type) and a.name not in self.dropped)
+        for node in self.region.nodes:
+            free = any(d.value is None and (told or d != self.rows) for t in node.types for d in t.shape)
             if is_parameter(node) or (not free and all(v in found for v in node.values) and not bodies(node)):
                 found |= {Value(node.id, k) for k in range(len(node.outputs))}
         return frozenset(found)
@@ -128,7 +144,9 @@ def numbers(op: Any) -> frozenset[str]:
 
 
 def holds(region: Region, symbol: str) -> bool:
-    """Whether any type inside a region has the dimension."""
+    """Whether a type or a number inside a region has the dimension."""
+    if any(symbol in numbers(n.op) for n in region.nodes if not isinstance(n.op, Control)):
+        return True
     types = [a.type for a in region.arguments] + [t for n in region.nodes for t in n.types]
     if any(symbol in d.symbols() for t in types for d in t.shape):
         return True
