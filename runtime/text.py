@@ -45,16 +45,21 @@ def generate_text(decoder: Decoder, tokenizer: Tokenizer, texts: str | Sequence[
     complete. `inputs` and `options` are those of `generate`. Raises as it does.
     """
     rows = [tokenizer.encode(text, add_special_tokens=special).ids for text in ([texts] if isinstance(texts, str) else texts)]
-    given, ids = dict(inputs or {}), options.pop("ids", None)
-    source = source_input(decoder)
-    if source is not None and source.name not in given:
-        given |= _source(decoder, source, rows)
-    else:
-        ids = rows
     if callback is not None:
         options["callback"] = _decoding(tokenizer, callback, len(rows))
-    made = generate(decoder, ids, given, **options)
+    made = generate_ids(decoder, rows, inputs, **options)
     return [tokenizer.decode(tokens.tolist(), skip_special_tokens=True) for tokens in made.tokens], made
+
+
+def generate_ids(decoder: Decoder, rows: Sequence[Sequence[int]], inputs: Mapping[str, Any] | None = None, **options: Any) -> Generated:
+    """The tokens that follow `rows`, or that the model says of them where its prefix model reads ids: then `ids` may be the prompts.
+
+    `inputs` and `options` are those of `generate`. Raises as it does.
+    """
+    given, ids, source = dict(inputs or {}), options.pop("ids", None), source_input(decoder)
+    if source is None or source.name in given:
+        return generate(decoder, rows, given, **options)
+    return generate(decoder, ids, given | _source(decoder, source, rows), **options)
 
 
 def source_input(decoder: Decoder) -> Input | None:

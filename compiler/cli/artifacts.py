@@ -1,4 +1,4 @@
-"""Commands that write and run artifacts: export, run."""
+"""The command that writes artifacts: export."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from ..lang.diagnostic import diagnostic
 from ..plan import Quantization
 from .common import Failed, cli, compiled, dims, items, report, with_spec
+from .cost import hold, with_budget
 
 
 @cli.command()
@@ -42,9 +42,10 @@ from .common import Failed, cli, compiled, dims, items, report, with_spec
 @click.option("--ids", type=click.Path(path_type=Path), help="With --quantize: ids (.npz, .json) for the perplexity before and after.")
 @click.option("--sites", is_flag=True, help="Print the form of every attention, recurrent and norm site, and why it is no better one.")
 @click.option("--require-fused", is_flag=True, help="Fail where an attention site takes no fused form.")
+@with_budget
 @click.option("--prove", is_flag=True, help="Find the kernels that CUDA runs, on a GPU or by a dry run; fail where they are not fused.")
-def export(spec: str, sets: tuple[str, ...], output: Path, weights: Path | None, seed: int | None, target: str, dtype: str,
-           certify: str, without: tuple[str, ...], typical: str, sites: bool, require_fused: bool, prove: bool,
+def export(spec: str, sets: tuple[str, ...], budgets: tuple[str, ...], output: Path, weights: Path | None, seed: int | None, target: str,
+           dtype: str, certify: str, without: tuple[str, ...], typical: str, sites: bool, require_fused: bool, prove: bool,
            no_weights: bool, form: str, along: str | None, device: str | None, stop: tuple[int, ...], pad: int | None,
            tokenizer: Path | None, max_batch: int | None, **quantized: Any) -> None:
     """Write an ONNX model that ONNX Runtime runs, checked against PyTorch."""
@@ -58,6 +59,9 @@ def export(spec: str, sets: tuple[str, ...], output: Path, weights: Path | None,
         weights = Path(spec)
     from ..printing import export_report
     model = compiled(spec, sets)
+    if over := hold(model, budgets):
+        report(over)
+        raise Failed
     at = output / model.name / "1" if target == "triton" else output
     old = (at / "manifest.json").exists()
     manifest = model.export(output, weights, seed, target, dtype, certify, without, require_fused, prove, no_weights,
@@ -77,41 +81,3 @@ def _quantization(quantize: str | None, block: int | None, skip: tuple[str, ...]
         if given:
             raise click.UsageError(f"`{name}` goes with `--quantize`")
     return None
-
-
-@cli.command()
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--inputs", type=click.Path(path_type=Path), help="Inputs from an .npz or .json file.")
-@click.option("--random", "sizes", multiple=True, metavar="DIM=N", help="Random inputs with these sizes, such as --random B=2.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of random inputs.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
-@click.option("--allow-fallback", is_flag=True, help="Go on when another device than the one asked for is active.")
-@click.option("--threads", type=click.IntRange(1, 1024), help="Threads for one operator; default: all cores.")
-@click.option("--spin", is_flag=True, help="Let idle threads wait busily: shorter runs, more processor time.")
-@click.option("--profile", "profiled", is_flag=True, help="Print where the time goes, by path in the spec.")
-@click.option("--depth", type=click.IntRange(1), help="Names of a path that --profile tells apart; default: all.")
-def run(folder: Path, inputs: Path | None, sizes: tuple[str, ...], seed: int, output: Path | None, device: str, allow_fallback: bool,
-        threads: int | None, spin: bool, profiled: bool, depth: int | None) -> None:
-    """Run an exported folder with ONNX Runtime."""
-    from .. import runtime
-    from ..printing import profile_report, run_report
-    from ..runtime.data import load_inputs, random_inputs, save_npz, table
-    if output is not None and output.suffix != ".npz":
-        raise click.UsageError(f"outputs are written as .npz, and `{output}` has another ending")
-    if inputs is not None and sizes:
-        raise click.UsageError("`--inputs` and `--random` exclude each other")
-    if depth is not None and not profiled:
-        raise click.UsageError("`--depth` goes with `--profile`")
-    artifact = runtime.open(folder, device, threads=threads, spin=spin, allow_fallback=allow_fallback, verify=True)
-    if (artifact.manifest.certificate or {}).get("status") == "failed":
-        report([diagnostic("failed-certificate", f"`{folder}` does not agree with PyTorch: its certificate failed", severity="warning",
-                           help="export it again and read what differs")])
-    arrays = load_inputs(inputs) if inputs is not None else random_inputs(artifact.manifest, dims(sizes), seed)
-    outputs = artifact(**arrays)
-    if output is not None:
-        save_npz(output, outputs)
-    print(run_report(artifact.provider, arrays, table(outputs), output), end="")
-    if profiled:
-        from ..runtime.profile import profile
-        print(profile_report(profile(folder, arrays, device, depth, threads=threads, spin=spin, allow_fallback=allow_fallback)), end="")
