@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -48,14 +49,15 @@ class Rule:
     def match(self, path: str) -> tuple[int, tuple[str, ...]] | None:
         """Which of the rule's paths this is, and the foreign names with their numbers filled in."""
         for part, ours in enumerate(self.paths):
-            found = re.fullmatch(numbered(ours), path)
+            found = numbered(ours).fullmatch(path)
             if found:
                 numbers = found.groupdict()
                 return part, tuple(re.sub(r"\{(\w+)\}", lambda m: numbers.get(m[1], m[0]), n) for n in self.foreign)   # noqa: B023
         return None
 
 
-def numbered(path: str) -> str:
+@cache
+def numbered(path: str) -> re.Pattern[str]:
     """A regular expression for a path where `{i}` is any number and `*` one part between dots."""
     seen: set[str] = set()
     plain = re.escape(path).replace(r"\*", "[^.]+")
@@ -65,7 +67,7 @@ def numbered(path: str) -> str:
         text = f"(?P={name})" if name in seen else rf"(?P<{name}>\d+)"
         seen.add(name)
         return text
-    return re.sub(r"\\\{([a-z]\w*)\\\}", number, plain)
+    return re.compile(re.sub(r"\\\{([a-z]\w*)\\\}", number, plain))
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ class Foreign:
 
     def ignores(self, name: str) -> bool:
         plain = (name, *(name.removeprefix(p) for p in self.prefixes))
-        return any(re.fullmatch(numbered(i), n) for i in self.ignored for n in plain)
+        return any(numbered(i).fullmatch(n) for i in self.ignored for n in plain)
 
 
 def check_checkpoint(graph: Graph, tree: TreeMapping | None, sink: Sink) -> None:
