@@ -18,14 +18,20 @@ def home(block: str) -> str | None:
     return next((p.stem for p in sorted(BLOCKS.glob("*.yaml")) if defines.search(p.read_text(encoding="utf-8"))), None)
 
 
+def is_model(name: str) -> bool:
+    """Whether the library has a model of that name."""
+    return bool(re.fullmatch(r"[\w.-]+", name)) and (MODELS / f"{name}.yaml").is_file()
+
+
 def find(path: str | Path) -> Path:
     """The file, or the library model of that name. Raises Diagnostics (`bad-path`)."""
     text = str(path)
-    if "/" in text or text.endswith((".yaml", ".yml")) or (text and Path(text).exists()):
+    if "/" in text or text.endswith((".yaml", ".yml")) or Path(text).is_file():
         return Path(text)
-    named = MODELS / f"{text}.yaml"
-    if named.exists():
-        return named
+    if is_model(text):
+        return MODELS / f"{text}.yaml"
+    if text and Path(text).exists():
+        return Path(text)
     known = sorted(p.stem for p in MODELS.glob("*.yaml"))
     raise Diagnostics([diagnostic("bad-path", f"there is no file and no library model `{text}`",
                                   help=suggest(text, known, "models"))])

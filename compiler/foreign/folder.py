@@ -10,7 +10,7 @@ from pathlib import Path
 from ..lang.diagnostic import Diagnostics, Fault, Label, Sink, diagnostic, fault, suggest
 from ..lang.json_syntax import parse_json
 from ..lang.tree import Mapping, Scalar, Sequence, Tree, kind, plain
-from ..library import CONFIGS, MODELS, find
+from ..library import CONFIGS, MODELS, find, is_model
 from ..stages.parse import parse, read_source
 from .config import BAD, null
 from .fit import Fitted, fit
@@ -51,6 +51,8 @@ def opened(path: str | Path, family: str | Path | None = None) -> Foreign | None
             raise Diagnostics([diagnostic("bad-path", f"`{path}` is no folder with a {CONFIG}, which a family is for")])
         return None
     if not (folder / CONFIG).is_file():
+        if is_model(str(path)) and family is None:          # a model of the library, and a folder that has its name by chance
+            return None
         raise Diagnostics([diagnostic(BAD, f"`{folder}` holds no {CONFIG}", help=(
             f"a folder stands for a checkpoint with its {CONFIG}; for a spec name the YAML file",))])
     try:
