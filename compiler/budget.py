@@ -1,42 +1,123 @@
-"""The `budget:` section: limits that a model must keep."""
+"""Limits that a model must keep: the `budget:` section of a spec and `--budget NAME=LIMIT` of commands."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from .ir.evaluate import evaluate
 from .ir.graph import Graph
-from .ir.parameters import count, parameter_table
 from .lang.diagnostic import Diagnostic, Sink, diagnostic, fault, suggest
 from .lang.expression import parse_expression
 from .lang.source import Span
 from .lang.tree import Mapping as TreeMapping
-from .lang.tree import Scalar
+from .lang.tree import Scalar, Tree
+from .quantity import amount, size
+from .stages.hoist import hoist
+from .stages.simplify import simplify
 
-KINDS = ("parameters",)
+if TYPE_CHECKING:
+    from .cost_table import Costs, CostTable
+
 LISTED = 3
+PLACE = ("limit", "at")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The most that a model may have of a metric, at sizes and in a dtype (those of `nnspec cost` where nothing is said)."""
+
+    name: str
+    most: int
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    dtype: str | None = None
+    span: Span | None = None
+    key: Span | None = None
 
 
 def over(graph: Graph, budget: TreeMapping | None, sink: Sink) -> list[Diagnostic]:
-    """What the model exceeds, with the largest contributors. Bad budgets go to `sink`."""
-    found = []
-    for entry in budget or ():
+    """What the model exceeds of its spec's `budget:`, with the largest contributors. Bad budgets go to `sink`."""
+    if not budget:
+        return []
+    from .cost_table import CostTable  # it knows how to decode, which only a budget pays for
+    table, found = CostTable(simplify(hoist(graph))), []
+    for entry in budget:
         with sink.catch():
-            if entry.key.text not in KINDS:
-                raise fault("unknown-key", f"`budget` has no key `{entry.key.text}`", entry.key.span,
-                            help=suggest(entry.key.text, KINDS, "keys"))
-            limit = _number(entry.value, graph.sizes)
-            have = count(graph)
-            if have > limit:
-                found.append(diagnostic("over-budget", f"the model has {have:,} parameters, and its budget is {limit:,}", entry.value.span,
-                                        note=[f"{n:>15,}  {path}" for path, n in _largest(graph)]))
+            found += exceeded(table, _limit(entry.key, entry.value, graph.sizes))
     return found
 
 
-def _number(value: Any, sizes: Mapping[str, Any]) -> int:
+def exceeded(table: CostTable, limit: Limit) -> list[Diagnostic]:
+    """One diagnostic where the model is over a limit. Raises Fault for a metric, size or dtype that the model does not have."""
+    from .cost_memory import BYTES
+    from .cost_table import DTYPE
+    if limit.dtype is not None and limit.dtype not in BYTES:
+        raise fault("bad-attribute", f"`{limit.dtype}` is no dtype of a model", limit.span, help=suggest(limit.dtype, BYTES, "dtypes"))
+    try:
+        return exceeds(table.at(limit.sizes, limit.dtype or DTYPE), limit)
+    except KeyError as unknown:
+        from .cost import free_dimensions
+        raise fault("unknown-name", f"the model has no free dimension `{unknown.args[0]}`", limit.span,
+                    help=suggest(str(unknown.args[0]), free_dimensions(table.graph), "dimensions")) from None
+
+
+def exceeds(costs: Costs, limit: Limit) -> list[Diagnostic]:
+    """The same where the sizes are chosen."""
+    from .cost_table import FIXED, METRICS, largest
+    if limit.name not in METRICS:
+        raise fault("unknown-key", f"`budget` has no key `{limit.name}`", limit.key, help=suggest(limit.name, METRICS, "keys"))
+    metric, table = METRICS[limit.name], costs.table
+    bounds = {b.symbol: b.limit for b in table.graph.bounds}
+    for name, n in costs.sizes.items():
+        if n > bounds.get(name, n):
+            raise fault("bad-attribute", f"`{name}` is at most {bounds[name]:,} in this model, not {n:,}", limit.span)
+    have = metric.value(costs)
+    if have is None:
+        raise fault("cannot-stream", f"there is no `{limit.name}` to limit", limit.span, note=str(table.step),
+                    help="take it out of the budget: the model cannot be run step by step")
+    if have <= limit.most:
+        return []
+    at = " ".join(f"{k}={n}" for k, n in costs.sizes.items())
+    where = "" if limit.name in FIXED else f"{f' at {at}' if at else ''} in {costs.dtype}"
+    return [diagnostic("over-budget", f"the model has {have:,} {metric.about}{where}, and its budget is {limit.most:,}", limit.span,
+                       note=[f"{n:>15,}  {path}" for path, n in largest(metric.parts(costs), LISTED)])]
+
+
+def check(table: CostTable, limits: Iterable[Limit]) -> list[Diagnostic]:
+    """What the model exceeds of several limits. Raises Fault."""
+    return [d for limit in limits for d in exceeded(table, limit)]
+
+
+def _limit(key: Scalar, value: Tree, sizes: Mapping[str, Any]) -> Limit:
+    """An entry of `budget:`, `NAME: LIMIT` or `NAME: {limit: LIMIT, at: {S: 8192, dtype: float16}}`."""
+    if not isinstance(value, TreeMapping):
+        return Limit(key.text, _number(value, sizes), span=value.span, key=key.span)
+    for entry in value:
+        if entry.key.text not in PLACE:
+            raise fault("unknown-key", f"a budget has no key `{entry.key.text}`", entry.key.span,
+                        help=suggest(entry.key.text, PLACE, "keys"))
+    most, at = value.get("limit"), value.get("at")
+    if most is None:
+        raise fault("missing-key", f"the budget of `{key.text}` has no `limit`", value.span, help="`{limit: 2GiB, at: {S: 8192}}`")
+    if at is not None and not isinstance(at, TreeMapping):
+        raise fault("bad-attribute", "`at` maps free dimensions to sizes, and `dtype` to a dtype", at.span, help="`at: {B: 1, S: 8192}`")
+    entries = {e.key.text: e.value for e in at or ()}
+    dtype = entries.pop("dtype", None)
+    if dtype is not None and not isinstance(dtype, Scalar):
+        raise fault("bad-attribute", "`dtype` is the name of a dtype", dtype.span)
+    found = {name: _number(written, sizes, positions=True) for name, written in entries.items()}
+    return Limit(key.text, _number(most, sizes), found, dtype.text if dtype else None, most.span, key.span)
+
+
+def _number(value: Tree, sizes: Mapping[str, Any], positions: bool = False) -> int:
+    """An amount such as 2GiB (of an axis, 2k), or an expression over the sizes."""
     if not isinstance(value, Scalar):
         raise fault("bad-attribute", "a budget is a number", value.span)
+    try:
+        return size(value.text) if positions else amount(value.text)
+    except ValueError:
+        pass
 
     def find(name: str, span: Span) -> Any:
         if name not in sizes:
@@ -46,9 +127,3 @@ def _number(value: Any, sizes: Mapping[str, Any]) -> int:
     if isinstance(found, bool) or not isinstance(found, int | float) or found < 0:
         raise fault("bad-attribute", f"a budget is a number, not `{found}`", value.span)
     return int(found)
-
-
-def _largest(graph: Graph) -> list[tuple[str, int]]:
-    """The parameters that hold most, and how many numbers each holds in all its copies."""
-    sizes = [(p.path, p.elements) for p in parameter_table(graph)]
-    return sorted(sizes, key=lambda x: -x[1])[:LISTED]

@@ -34,22 +34,35 @@ class Cost:
 
 def cost(graph: Graph, sizes: Mapping[str, int] | None = None) -> Cost:
     """The cost of one forward pass. `sizes` name free dimensions; raises KeyError for one the model does not have."""
+    at = sizes_of(graph, sizes or {})
+    parts = flop_parts(graph, at)
+    return Cost(at, count(graph), active(graph), sum(n for _, n in parts), formula(graph), parts)
+
+
+def formula(graph: Graph) -> Dim:
+    """The FLOPs of one pass in the free dimensions."""
+    return sum((d for _, d in _parts(graph.root, "", {})), Dim.const(0))
+
+
+def sizes_of(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:
+    """Every free dimension: as given, else one row, and 1024 or the bound of the others. Raises KeyError for one that is not there."""
     free = free_dimensions(graph)
-    unknown = set(sizes or {}) - set(free)
+    unknown = set(given) - set(free)
     if unknown:
         raise KeyError(min(unknown))
     limits = {b.symbol: b.limit for b in graph.bounds}
-    at = {name: (sizes or {}).get(name, ROWS if k == 0 else min(LENGTH, limits.get(name, LENGTH))) for k, name in enumerate(free)}
-    fixed = {name: Dim.const(n) for name, n in at.items()}
-    parts = tuple((path, int(flops.value or 0)) for path, flops in _parts(graph.root, "", fixed))
-    formula = sum((d for _, d in _parts(graph.root, "", {})), Dim.const(0))
-    return Cost(at, count(graph), _active(graph), sum(n for _, n in parts), formula, parts)
+    return {name: given.get(name, ROWS if k == 0 else min(LENGTH, limits.get(name, LENGTH))) for k, name in enumerate(free)}
+
+
+def flop_parts(graph: Graph, sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """FLOPs of one pass by path, where `sizes` names every free dimension."""
+    fixed = {name: Dim.const(n) for name, n in sizes.items()}
+    return tuple((path, int(d.value or 0)) for path, d in _parts(graph.root, "", fixed))
 
 
 def flops(graph: Graph, sizes: Mapping[str, int]) -> int:
     """FLOPs of one pass, where `sizes` names every free dimension."""
-    fixed = {name: Dim.const(n) for name, n in sizes.items()}
-    return sum(int(d.value or 0) for _, d in _parts(graph.root, "", fixed))
+    return sum(n for _, n in flop_parts(graph, sizes))
 
 
 def free_dimensions(graph: Graph) -> list[str]:
@@ -106,7 +119,7 @@ def _at(dim: Dim, sizes: Mapping[str, Dim]) -> Dim:
     return dim.substitute(sizes) if sizes and dim.value is None else dim
 
 
-def _active(graph: Graph) -> int:
+def active(graph: Graph) -> int:
     """Parameters that one row uses: of routed copies, those it is sent to."""
     return count(graph) - sum(_idle(graph.root, 1))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .cost import Cost, cost, free_dimensions
+from .cost import free_dimensions
 from .ir.graph import Graph
 from .ir.parameters import count, state_shapes
 from .lang.diagnostic import Diagnostic, Diagnostics, Sink, diagnostic, suggest
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from .checkpoint import Foreign
     from .compare import Comparison
+    from .cost_table import Costs, CostTable
     from .expect import Expectation
     from .export_weights import Written
     from .plan import Quantization
@@ -31,6 +32,7 @@ class Model:
     def __init__(self, compiled: Compiled):
         self._compiled = compiled
         self._lowered: Graph | None = None
+        self._costs: CostTable | None = None
 
     @property
     def name(self) -> str:
@@ -84,17 +86,29 @@ class Model:
         from .streaming import streaming
         return streaming(self.graph, self.step_form(along))
 
-    def cost(self, **sizes: int) -> Cost:
-        """Parameters, weight bytes and FLOPs of one forward pass; `sizes` name free dimensions (`B=1, S=2048`).
+    @property
+    def costs(self) -> CostTable:
+        """The costs at any sizes; what depends on no size is found once."""
+        if self._costs is None:
+            from .cost_table import CostTable
+            self._costs = CostTable(self.lowered)
+        return self._costs
 
-        Raises Diagnostics (`unknown-name`) for a dimension that the model does not have.
+    def cost(self, dtype: str = "float16", **sizes: int) -> Costs:
+        """Parameters, FLOPs of a pass and of a new position, cache and peak activations; `sizes` name free dimensions (`B=1, S=2048`).
+
+        Those that are not given are 1 row, and 1024 or the bound of the others. Raises Diagnostics: `unknown-name` for a dimension that
+        the model does not have, `bad-attribute` for a size beyond its bound.
         """
-        try:
-            return cost(self.graph, sizes)
-        except KeyError as unknown:
-            known = free_dimensions(self.graph)
-            raise Diagnostics([diagnostic("unknown-name", f"the model has no free dimension `{unknown.args[0]}`",
-                                          help=suggest(str(unknown.args[0]), known, "dimensions"))]) from None
+        known = free_dimensions(self.graph)
+        bounds = {b.symbol: b.limit for b in self.graph.bounds}
+        wrong = [diagnostic("unknown-name", f"the model has no free dimension `{name}`", help=suggest(name, known, "dimensions"))
+                 for name in sizes if name not in known]
+        wrong += [diagnostic("bad-attribute", f"`{name}` is at most {bounds[name]:,} in this model, not {n:,}")
+                  for name, n in sizes.items() if n > bounds.get(name, n)]
+        if wrong:
+            raise Diagnostics(wrong)
+        return self.costs.at(sizes, dtype)
 
     def source(self) -> str:
         """Standalone PyTorch source that needs only torch."""

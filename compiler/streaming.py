@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -20,48 +20,54 @@ TYPICAL = 1024
 
 @dataclass(frozen=True)
 class Cache:
-    """Bytes of the state of one row in half precision: per position of caches that grow, and of what does not grow."""
+    """Bytes of the state of one row: per position of caches that grow, and of what does not grow, rings with their whole windows.
+    `parts` are the states but for the clock: name, bytes of one position or of all, positions kept (None: all that are; 0: it has none)."""
 
     position: int
     still: int
+    parts: tuple[tuple[str, int, int | None], ...] = ()
 
     def bytes(self, length: int) -> int:
         return self.still + self.position * length
 
-
-def cache(form: StepForm) -> Cache:
-    """What a row keeps between steps; a ring counts with the keys of its window."""
-    grows = still = 0
-    for state in form.states:
-        numbers = _numbers(state, _rows(form))
-        if state.kind == "append":
-            grows += numbers
-        else:
-            still += numbers * (state.layout.window or 1 if state.layout else 1)
-    return Cache(grows, still)
+    def held(self, length: int) -> tuple[tuple[str, int], ...]:
+        """Bytes of each state with `length` positions behind, of which a ring keeps those of its window."""
+        return tuple((name, n * (length if kept is None else min(kept, length) if kept else 1)) for name, n, kept in self.parts)
 
 
-def _rows(form: StepForm) -> Dim | None:
+def cache(form: StepForm, width: int = HALF) -> Cache:
+    """What a row keeps between steps, where a float has `width` bytes; a ring counts with the keys of its window."""
+    parts = [(s, _numbers(s, row_axis(form), width), None if s.kind == "append" else (s.layout.window or 0) if s.layout else 0)
+             for s in form.states]
+    return Cache(sum(n for _, n, kept in parts if kept is None), sum(n * (kept or 1) for _, n, kept in parts if kept is not None),
+                 tuple((s.name, n, kept) for s, n, kept in parts if s.kind != "clock"))
+
+
+def row_axis(form: StepForm) -> Dim | None:
+    """The size of the axis of rows; None without state."""
     return form.states[0].type.shape[0] if form.states else None
 
 
-def _numbers(state: State, rows: Dim | None) -> int:
+def _numbers(state: State, rows: Dim | None, width: int) -> int:
     """Bytes of one row, of one position where there are several."""
     sizes = [d.value or 1 for k, d in enumerate(state.type.shape) if k != state.axis and d != rows]
-    return prod(sizes) * {"float": HALF, "int64": 8, "bool": 1}[state.type.dtype]
+    return prod(sizes) * {"float": width, "float32": 4, "int64": 8, "bool": 1}[state.type.dtype]
+
+
+def decode_sizes(form: StepForm, length: int, sizes: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Sizes of the step model for one new position of one row with `length` behind it; `sizes` are of other dimensions."""
+    at = {s.layout.capacity: min(length, s.layout.window or length) for s in form.states if s.layout}
+    free = {s for a in form.step.root.arguments for d in a.type.shape for s in d.symbols()}
+    found = dict.fromkeys(free, TYPICAL) | dict(sizes or {}) | at | {CHUNK: 1}
+    rows = row_axis(form)
+    if rows is not None:
+        found |= dict.fromkeys(rows.symbols(), 1)
+    return {k: v for k, v in found.items() if k in free}
 
 
 def decode_flops(form: StepForm, length: int) -> int:
     """FLOPs of one new position of one row with `length` behind it."""
-    layouts = {s.layout for s in form.states if s.layout}
-    at = {layout.capacity: min(length, layout.window or length) for layout in layouts}
-    step = form.step
-    free = {s for a in step.root.arguments for d in a.type.shape for s in d.symbols()}
-    sizes = {name: at.get(name, TYPICAL) for name in free} | {CHUNK: 1}
-    rows = _rows(form)
-    if rows is not None:
-        sizes |= dict.fromkeys(rows.symbols(), 1)
-    return flops(step, {k: v for k, v in sizes.items() if k in free})
+    return flops(form.step, decode_sizes(form, length))
 
 
 def streaming(graph: Graph, form: StepForm) -> str:

@@ -27,10 +27,10 @@ def test_flops_are_those_that_torch_counts(name, sizes):
 
 
 def test_gpt2_and_its_formula():
-    found = nnspec.load("gpt2").cost(B=1, S=1024)
-    assert (found.parameters, found.flops, found.weight_bytes("float32")) == (124_439_808, 291_648_307_200, 497_759_232)
+    found = nnspec.load("gpt2").cost("float32", B=1, S=1024)
+    assert (found.parameters, found.flops, found.weight_bytes) == (124_439_808, 291_648_307_200, 497_759_232)
     assert found.formula.evaluate({"B": 2, "S": 10}) == nnspec.load("gpt2").cost(B=2, S=10).flops
-    assert sum(n for _, n in found.parts) == found.flops
+    assert sum(n for _, n in found.flop_parts) == found.flops
 
 
 def test_a_scan_counts_its_steps(tmp_path):

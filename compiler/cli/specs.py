@@ -1,4 +1,4 @@
-"""Commands that read specs: validate, show, cost, compile, list, explain."""
+"""Commands that read specs: validate, show, compile, list, explain."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from pathlib import Path
 import click
 
 from ..lang.diagnostic import Diagnostic, Diagnostics, fault, nearest, suggest
-from .common import FORM, FORMATS, Failed, cli, compiled, dims, items, report, with_sizes, with_spec
+from .common import FORM, FORMATS, Failed, cli, compiled, report, with_sizes, with_spec
+from .cost import hold, with_budget
 
 
 @cli.command()
 @click.argument("specs", nargs=-1, required=True)
 @with_sizes
+@with_budget
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="How to print what is wrong.")
-def validate(specs: tuple[str, ...], sets: tuple[str, ...], form: str) -> None:
+def validate(specs: tuple[str, ...], sets: tuple[str, ...], budgets: tuple[str, ...], form: str) -> None:
     """Check specs: everything that is wrong, with file, line and a hint."""
     FORM[0] = form
     wrong: list[Diagnostic] = []
@@ -23,8 +25,9 @@ def validate(specs: tuple[str, ...], sets: tuple[str, ...], form: str) -> None:
         try:
             model = compiled(spec, sets, limits=False)
             wrong += model.warnings if form != "text" else ()
-            over += model.over
-            if form == "text" and not model.over:
+            exceeded = [*model.over, *hold(model, budgets)]
+            over += exceeded
+            if form == "text" and not exceeded:
                 print(f"{spec}: fine, {model.parameters:,} parameters")
         except Diagnostics as found:
             wrong += found.items
@@ -54,20 +57,6 @@ def show(spec: str, sets: tuple[str, ...], depth: int | None, graph: bool, strea
         print(graph_text(model.graph), end="")
     else:
         print(model.show(depth), end="")
-
-
-@cli.command()
-@with_spec
-@click.option("--at", metavar="DIM=N,...", default="",
-              help="Sizes, such as B=1,S=2048; default: 1 row, and 1024 or the bound of the others.")
-@click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), default="float16", show_default=True)
-@click.option("--by", type=click.Choice(["path"]), help="Also print the FLOPs of every path, the largest first.")
-@click.option("--symbolic", is_flag=True, help="Also print the FLOPs as a formula in the free dimensions.")
-def cost(spec: str, sets: tuple[str, ...], at: str, dtype: str, by: str | None, symbolic: bool) -> None:
-    """Print what a model costs: parameters, weight bytes and FLOPs of one forward pass."""
-    from ..printing import cost_report
-    sizes = dims(items(at), "--at")
-    print(cost_report(compiled(spec, sets).cost(**sizes), dtype, by is not None, symbolic), end="")
 
 
 @cli.command("compile")
