@@ -102,22 +102,6 @@ def _proof(found: Mapping[str, Any] | None, everything: bool) -> list[str]:
     return lines + [f"    {s}" for s in found["shortfalls"]]
 
 
-def cost_report(found: Any, dtype: str, by_path: bool, symbolic: bool) -> str:
-    """Parameters, weights and FLOPs at the sizes of `found`, a `cost.Cost`."""
-    rows = [("parameters", f"{found.parameters:,}")]
-    rows += [("active parameters", f"{found.active:,}")] if found.active != found.parameters else []
-    rows += [(f"weights in {dtype}", f"{found.weight_bytes(dtype):,} B"),
-             (f"FLOPs at {' '.join(f'{k}={n}' for k, n in found.sizes.items())}", f"{found.flops:,}")]
-    lines = columns(rows, frozenset({1}))
-    if symbolic:
-        lines += textwrap.wrap(f"FLOPs = {found.formula}", 98, subsequent_indent="  ")
-    if by_path:
-        most = sorted(found.parts, key=lambda part: -part[1])
-        rows3 = [(p, f"{n:,}", f"{n / max(found.flops, 1):.1%}") for p, n in most]
-        lines += ["", *("  " + line for line in columns(rows3, frozenset({1, 2})))]
-    return "\n".join(lines) + "\n"
-
-
 def run_report(provider: str, inputs: Mapping[str, Any], rows: Sequence[Any], output: Path | None) -> str:
     """The active provider, and a row for each output."""
     import numpy as np
