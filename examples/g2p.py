@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import nnspec
-import numpy as np
+from nnspec.runtime.decoder import Decoder, decoder
+from nnspec.runtime.text import generate_ids
 from packages import G2P, fetch
 
 WORDS = ["activationist", "transformer", "attention", "sequence", "compiler"]
@@ -22,33 +23,26 @@ LONGEST = 20
 
 
 def export(folder: Path) -> Path:
-    """Write the artifact of specs/models/g2p.yaml with the public weights."""
+    """Write the step form of specs/models/g2p.yaml with the public weights: the encoder as a prefix model, the decoder step by step."""
     (weights,) = fetch(*G2P)
-    nnspec.load("g2p").export(folder, weights=weights)
+    nnspec.load("g2p").export(folder, weights=weights, form="step")
     return folder
 
 
-def pronounce(artifact, word: str) -> list[str]:
-    """Greedy phonemes of one word: the graph is run on the growing prefix until it says </s>."""
-    source = np.array([[GRAPHEMES.index(c) if c in GRAPHEMES else 1 for c in word.lower()] + [2]])
-    target = [2]
-    while len(target) <= LONGEST:
-        logits = artifact(source=source, source_length=np.array([source.shape[1]]), target=np.array([target]))["logits"]
-        best = int(logits[0, -1].argmax())
-        if best == 3:
-            break
-        target.append(best)
-    return [PHONEMES[p] for p in target[1:]]
+def pronounce(model: Decoder, words: list[str]) -> list[list[str]]:
+    """The likeliest phonemes of each word, one after the other until the model says </s>."""
+    letters = [[GRAPHEMES.index(c) for c in word.lower()] + [2] for word in words]
+    made = generate_ids(model, letters, decoder_start=2, stop=3, max_new_tokens=LONGEST)
+    return [[PHONEMES[p] for p in tokens if p != 3] for tokens in made.tokens]
 
 
 def main(words: list[str]) -> None:
-    artifact = nnspec.runtime.open(export(Path("build/demo/g2p")))
-    print(f"g2p on {artifact.provider}: {artifact.manifest.parameters:,} parameters, certificate {artifact.manifest.certificate['status']}")
+    model = decoder(export(Path("build/demo/g2p")))
+    print(f"g2p on {model.provider}: {model.manifest.parameters:,} parameters, certificate {model.manifest.certificate['status']}")
+    known = [word for word in words if word.isalpha() and word.isascii()]
+    said = dict(zip(known, pronounce(model, known), strict=True)) if known else {}
     for word in words:
-        if not word.isalpha() or not word.isascii():
-            print(f"  {word:<14} (the model knows the letters a to z)")
-            continue
-        print(f"  {word:<14} {' '.join(pronounce(artifact, word))}")
+        print(f"  {word:<14} {' '.join(said[word]) if word in said else '(the model knows the letters a to z)'}")
 
 
 if __name__ == "__main__":
