@@ -60,7 +60,33 @@ def export(model: Model, folder: Path, weights: Any, init: int | None, plan: Pla
             found = _twin(small, graph, None if large else module, full)
             return found | {"note": "certified on a twin with one copy of each distinct layer and random weights" if large else
                             "certified on its float32 twin: bfloat16 runs on CUDA only"}
-        return made.write(folder, tensors, lambda at: {"certificate": check(at), "proof": _proof(at) if prove else None})
+        if plan.quantize is None:
+            return made.write(folder, tensors, lambda at: {"certificate": check(at), "proof": _proof(at) if prove else None})
+        return _write_quantized(model, made, plan, folder, tensors, check)
+
+
+def _write_quantized(model: Model, made: Made, plan: Plan, folder: Path, tensors: Any, check: Any) -> Manifest:
+    """Write integer weights. The model before them, which lies beside for the time, has the certificate; the change is measured."""
+    from .quantize import measured, texts
+    assert plan.quantize is not None
+    ids, (narrow, told) = texts(model.lowered, plan.quantize.ids), made.quantized()
+    runs = (made, narrow)
+    if plan.dtype == "bfloat16":                            # which runs on CUDA only
+        before = _made(model, replace(plan, dtype="float32"))
+        runs = (before, before.quantized()[0])
+    whole = whole_inputs(model.lowered) if plan.package == "genai" or plan.form == STEP else ()
+
+    def fields(at: Path) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(dir=at) as scratch:
+            before, after = Path(scratch) / "before", Path(scratch) / "after"
+            runs[0].files(before, tensors)
+            found = check(before)
+            if runs[1] is not narrow:
+                runs[1].files(after, tensors)
+            change = measured(before, after if runs[1] is not narrow else at, model.lowered, whole, ids)
+        note = "of the model before its weights were quantised" + (f"; {found['note']}" if "note" in found else "")
+        return {"certificate": found if found["status"] == "none" else found | {"note": note}, "quantization": told | change}
+    return narrow.write(folder, tensors, fields)
 
 
 @dataclass(frozen=True)
@@ -85,14 +111,23 @@ class Made:
     def sites(self) -> tuple[Mapping[str, Any], ...]:
         return (*self.model.sites, *(self.prefix.sites if self.prefix else ()))
 
+    def files(self, folder: Path, tensors: Any, check: Any = None) -> Manifest:
+        """Write the artifact itself."""
+        return write(self.model, folder, tensors, check, self.stream, self.prefix, self.beside, GENAI if self.beside is not None else None)
+
     def write(self, folder: Path, tensors: Any, check: Any) -> Manifest:
-        def files(folder: Path, check: Any) -> Manifest:
-            form = {"form": GENAI} if self.beside is not None else {}
-            return write(self.model, folder, tensors, lambda at: form | (check(at) if check else {}), self.stream, self.prefix, self.beside)
+        """Write the artifact, into Triton's repository where the plan says so."""
         if self.plan is not None and self.plan.package == "triton":
             from .export_triton import place
-            return place(folder, self.model.graph.name, self.plan, check, files)
-        return files(folder, check)
+            return place(folder, self.model.graph.name, self.plan, check, lambda at, check: self.files(at, tensors, check))
+        return self.files(folder, tensors, check)
+
+    def quantized(self) -> tuple[Made, dict[str, Any]]:
+        """With integer weights, and what the manifest says of them."""
+        from .quantize import quantized
+        assert self.plan is not None and self.plan.quantize is not None
+        models, told = quantized([self.model, *([self.prefix] if self.prefix else [])], self.plan.quantize)
+        return replace(self, model=models[0], prefix=models[1] if self.prefix else None), told
 
     def certify(self, folder: Path, module: Any, graph: Graph, full: bool) -> dict[str, Any]:
         """The certificate of a folder, against the module of the whole graph."""
@@ -220,5 +255,5 @@ def _twin(made: Made, graph: Graph, module: Any, full: bool) -> dict[str, Any]:
         from .backends.torch import build
         module = build(graph, seed=0)
     with tempfile.TemporaryDirectory() as scratch:
-        made.write(Path(scratch), _reader(module), None)
+        made.files(Path(scratch), _reader(module))
         return made.certify(Path(scratch), module, graph, full)

@@ -127,6 +127,12 @@ def _told(manifest: Manifest, graph: Graph) -> Manifest:
     return replace(manifest, outputs=tuple(Output(n, "float32", tuple(map(str, graph.root.type(v).shape))) for n, v in graph.root.outputs))
 
 
+def whole_logits(artifact: Any, ids: np.ndarray) -> dict[str, np.ndarray]:
+    """The logits of whole sequences, in one run."""
+    vocabulary = next(x for x in artifact.outputs if x.name == LOGITS).shape[-1]
+    return {LOGITS: _decode(artifact, ids, np.full(len(ids), ids.shape[1]), vocabulary)}
+
+
 def _decode(artifact: Any, ids: np.ndarray, prompts: np.ndarray, vocabulary: int) -> np.ndarray:
     """Logits of every position: the prompts, filled up on the right, at once, then one token of each row at a time."""
     rows, length = ids.shape

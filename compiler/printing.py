@@ -47,7 +47,7 @@ def export_report(manifest: Any, folder: Path, all_sites: bool) -> str:
     lines += ["  " + line for line in columns(rows, frozenset({1}))]
     lines += _stream(manifest.stream) if manifest.stream else []
     lines += _sites((*manifest.sites, *(manifest.prefix.sites if manifest.prefix else ())), all_sites)
-    return "\n".join([*lines, *_certificate(manifest), *_proof(manifest.proof, all_sites)]) + "\n"
+    return "\n".join([*lines, *_certificate(manifest), *_quantization(manifest.quantization), *_proof(manifest.proof, all_sites)]) + "\n"
 
 
 def _stream(stream: Any) -> list[str]:
@@ -89,6 +89,23 @@ def _certificate(manifest: Any) -> list[str]:
     told = [line for d in (*wrong, *overflow, *found.get("nan", ())) for line in textwrap.wrap(d, 94)]
     return [*textwrap.wrap(head, 98, initial_indent="  ", subsequent_indent="    "), *(f"    {d}" for d in told),
             *([f"    {found['note']}"] if "note" in found else [])]
+
+
+def _quantization(found: Mapping[str, Any] | None) -> list[str]:
+    """What integer weights changed."""
+    if found is None:
+        return []
+    before, after = (size(found["bytes"][k]) for k in ("before", "after"))
+    lines = [f"  quantised to {found['kind']} in blocks of {found['block']}: {found['weights']} weights; {before} became {after} in all"]
+    worst = max(found["outputs"].items(), key=lambda item: item[1]["max_rel"], default=None)
+    if worst is not None:
+        name, far = worst
+        lines.append(f"    `{name}` changes by at most {far['max_abs']:.1e} ({far['max_rel']:.0e} of the largest value), "
+                     f"on average {far['mean_abs']:.1e}")
+    if told := found.get("perplexity"):
+        lines.append(f"    perplexity {told['before']:.4f} before, {told['after']:.4f} after, over {told['ids']:,} ids")
+    kept = [*(f"`{p}`, read elsewhere too" for p in found["shared"]), *(f"`{p}`, skipped" for p in found["skipped"])]
+    return [*lines, *(f"    as before: {k}" for k in kept)]
 
 
 def _proof(found: Mapping[str, Any] | None, everything: bool) -> list[str]:

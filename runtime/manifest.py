@@ -129,7 +129,8 @@ class Part:
 class Manifest:
     """`form` says what the model is: whole, without its weights, a step with its `stream` and perhaps a `prefix` model, or a decoder
     for ONNX Runtime GenAI: P positions before, N new ones, `total` of both. `structure` and `identity` are the graph's hashes; `sites`
-    the fusion report; `certificate` None when skipped; `proof`, of the kernels on CUDA, None when not asked for."""
+    the fusion report; `certificate` None when skipped; `proof`, of the kernels on CUDA, None when not asked for;
+    `quantization` what integer weights changed, None where there are none."""
 
     name: str
     form: str
@@ -148,6 +149,7 @@ class Manifest:
     proof: Mapping[str, Any] | None = None
     prefix: Part | None = None
     stream: Stream | None = None
+    quantization: Mapping[str, Any] | None = None
 
     @property
     def prefixed(self) -> Manifest | None:
@@ -243,6 +245,7 @@ def _manifest(top: Fields) -> Manifest:
         sites=tuple(top.objects("sites")), certificate=top.take("certificate", dict, None, optional=True),
         proof=top.take("proof", dict, None, optional=True),
         prefix=_part(top.maybe("prefix")), stream=_stream(top.maybe("stream")),
+        quantization=top.take("quantization", dict, None, optional=True),
     )
     top.finish()
     return made

@@ -19,7 +19,8 @@ from ...ops.emission import LOWEST
 from ...runtime.convert import narrow_bfloat16
 
 ELEMENT = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16,
-           "int64": TensorProto.INT64, "int32": TensorProto.INT32, "bool": TensorProto.BOOL, "float64": TensorProto.DOUBLE}
+           "int64": TensorProto.INT64, "int32": TensorProto.INT32, "bool": TensorProto.BOOL, "float64": TensorProto.DOUBLE,
+           "uint8": TensorProto.UINT8}
 OPSETS = {"ort-cuda": 24, "ort-cpu": 24, "portable": 18}
 
 
@@ -45,13 +46,15 @@ class Val:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an initializer is made from parameters: a named function of `weights.py` over their arrays."""
+    """How an initializer is made from parameters: a named function of `recipes.py` over their arrays. `element` is its dtype where that
+    is not the model's."""
 
     name: str
     kind: str
     parameters: tuple[str, ...]
     shape: tuple[int, ...]
     settings: tuple[tuple[str, Any], ...] = ()
+    element: str = ""
 
 
 @dataclass

@@ -12,6 +12,7 @@ import numpy as np
 
 from ... import weight_file
 from ...weight_file import Deferred, Turned
+from .nbits import integers
 from .packing import interleave
 
 
@@ -80,5 +81,6 @@ RECIPES: dict[str, Callable[[list[Any], dict[str, Any]], Any]] = {
     "add": _add,
     "gates": _gates,
     "interleave": interleave,
+    "nbits": integers,
 }
 STREAMED = frozenset({"plain", "interleave", "transpose", "packed"})

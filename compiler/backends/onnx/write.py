@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -38,6 +38,7 @@ ABSENT = "weights-left-out.bin"     # the file that a model without weights woul
 INLINE = 1024                     # bytes below which a weight stays in the model file
 ALIGN, LARGE = 64, 1 << 20        # tensors of LARGE bytes start at a page, so that they can be mapped
 PAGE = 4096
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "uint8": 1}
 CHUNK = 1 << 22                   # numbers converted at a time
 _OURS = re.compile(r"weights-[0-9a-f]{16}\.bin")
 
@@ -46,9 +47,11 @@ Check = Callable[[Path], Mapping[str, Any]]
 
 
 def write(emitted: Emitted, folder: str | os.PathLike[str], tensors: Tensors | None, check: Check | None = None,
-          stream: Stream | None = None, prefix: Emitted | None = None, beside: Mapping[str, str] | None = None) -> Manifest:
+          stream: Stream | None = None, prefix: Emitted | None = None, beside: Mapping[str, str] | None = None,
+          form: str | None = None) -> Manifest:
     """Write `folder/model.onnx`, its weights and `folder/manifest.json`; returns the manifest. A step model has its `stream`, and
-    perhaps a `prefix` model beside it, over the same weights. `beside` are texts of further files by name.
+    perhaps a `prefix` model beside it, over the same weights. `beside` are texts of further files by name; `form` is what the manifest says
+    of another than these.
 
     `tensors` gives the parameter at a path, a float array of the spec's shape or a tensor still in its file; each is asked for
     when it is written and not kept. None leaves the weights out: the model names their places in a file that is not there, and
@@ -63,7 +66,7 @@ def write(emitted: Emitted, folder: str | os.PathLike[str], tensors: Tensors | N
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".export-", ignore_cleanup_errors=True) as name:
             staged = Path(name)
-            manifest = _stage(emitted, staged, tensors, stream, prefix)
+            manifest = _stage(emitted, staged, tensors, stream, prefix, form or (STEP if stream else FULL))
             if check is not None:
                 manifest = replace(manifest, **check(staged))
                 (staged / NAME).write_bytes(encode(manifest).encode())
@@ -83,7 +86,8 @@ def write(emitted: Emitted, folder: str | os.PathLike[str], tensors: Tensors | N
     return manifest
 
 
-def _stage(emitted: Emitted, staged: Path, tensors: Tensors | None, stream: Stream | None, prefix: Emitted | None) -> Manifest:
+def _stage(emitted: Emitted, staged: Path, tensors: Tensors | None, stream: Stream | None, prefix: Emitted | None,
+           form: str) -> Manifest:
     models = [emitted] if prefix is None else [emitted, prefix]
     made, data = _no_weights(models) if tensors is None else _weights(models, staged, tensors)
     files = []
@@ -96,7 +100,7 @@ def _stage(emitted: Emitted, staged: Path, tensors: Tensors | None, stream: Stre
         inputs = tuple(replace(x, length_of=CHUNKED) if x.name == NEW_LENGTH else x for x in inputs)
     structure, identity = emitted.hashes
     manifest = Manifest(
-        name=emitted.graph.name, form=NO_WEIGHTS if tensors is None else STEP if stream else FULL, target=emitted.target,
+        name=emitted.graph.name, form=NO_WEIGHTS if tensors is None else form, target=emitted.target,
         dtype=emitted.dtype, producer=f"nnspec {__version__}", model=files[0], data=data, inputs=inputs, outputs=outputs,
         structure=structure, identity=identity, parameters=_parameters(models), sites=emitted.sites, stream=stream,
         prefix=None if prefix is None else Part(files[1], *interface(prefix), prefix.sites))
@@ -192,7 +196,7 @@ def _weights(models: list[Emitted], staged: Path, tensors: Tensors) -> tuple[lis
     with path.open("wb") as file:
         for emitted, model in zip(models, made, strict=True):
             for recipe in emitted.weights:
-                held = model.graph.initializer.add(name=recipe.name, data_type=ELEMENT[emitted.dtype], dims=recipe.shape)
+                held = model.graph.initializer.add(name=recipe.name, data_type=ELEMENT[recipe.element or emitted.dtype], dims=recipe.shape)
                 size, same = _size(emitted, recipe), (recipe.kind, recipe.parameters, recipe.settings)
                 if same not in known:
                     pieces = _parts(emitted, recipe, tensors, wrong)
@@ -231,7 +235,7 @@ def _no_weights(models: list[Emitted]) -> tuple[list[ModelProto], tuple[DataFile
     made, at = [_copy(m) for m in models], 0
     for emitted, model in zip(models, made, strict=True):
         for recipe in emitted.weights:
-            held = model.graph.initializer.add(name=recipe.name, data_type=ELEMENT[emitted.dtype], dims=recipe.shape)
+            held = model.graph.initializer.add(name=recipe.name, data_type=ELEMENT[recipe.element or emitted.dtype], dims=recipe.shape)
             size = _size(emitted, recipe)
             at += _gap(at, size)
             _place(held, ABSENT, at, size)
@@ -241,7 +245,12 @@ def _no_weights(models: list[Emitted]) -> tuple[list[ModelProto], tuple[DataFile
 
 def _size(emitted: Emitted, recipe: Recipe) -> int:
     """The bytes of a weight."""
-    return (4 if emitted.dtype == "float32" else 2) * int(np.prod(recipe.shape, dtype=np.int64))
+    return BYTES[recipe.element or emitted.dtype] * int(np.prod(recipe.shape, dtype=np.int64))
+
+
+def weight_bytes(models: Iterable[Emitted]) -> int:
+    """The bytes of all weights of models that share a file; what several read counts once."""
+    return sum({(r.kind, r.parameters, r.settings): _size(m, r) for m in models for r in m.weights}.values())
 
 
 def _gap(at: int, size: int) -> int:
@@ -289,6 +298,8 @@ def _bytes(array: np.ndarray | Deferred | Turned, recipe: Recipe, dtype: str, wr
 
 
 def _converted(part: np.ndarray, recipe: Recipe, wrong: Unfit) -> np.ndarray:
+    if recipe.element:
+        return np.ascontiguousarray(part, recipe.element)
     if wrong.dtype == "bfloat16":
         wrong.look(part, part, recipe)
         return np.ascontiguousarray(narrow_bfloat16(part))
