@@ -53,6 +53,8 @@ class Deriver:
         self.fixed: dict[Value, str] = {}                # value of the whole graph -> what the step calls it
         self.starts: dict[str, Value] = {}               # state -> where it starts, a value of the whole graph
         self.copied: dict[Value, Value] = {}
+        self.given: dict[str, Value] = {}                # inputs of the step graph
+        self.inferred: dict[Any, tuple[TensorType, ...]] = {}
         self.chunk = Dim.symbol(CHUNK)
         self.windows: dict[int, Layout] = {}
         self.valid: dict[Form, Value] = {}               # whether an entry along T is there
@@ -111,8 +113,9 @@ class Deriver:
 
     def input(self, name: str, type: TensorType) -> Value:
         """An input of the step model, made once."""
-        known = [a.name for a in self.out.arguments]
-        return Value(ARGUMENT, known.index(name)) if name in known else self.out.argument(name, type)
+        if name not in self.given:
+            self.given[name] = self.out.argument(name, type)
+        return self.given[name]
 
     def shape(self, shape: tuple[Dim, ...], forms: Forms) -> tuple[Dim, ...]:
         """A shape with the T axes in their forms."""
@@ -241,8 +244,16 @@ class Deriver:
 
     def apply(self, like: Value, op: Any, inputs: Mapping[str, Input], suffix: str = "", output: int = 0) -> Value:
         """As `add`, with types by the op's own rule."""
-        found = self.add(like, op, inputs, list(op.infer(self.types(inputs))), suffix)
+        found = self.add(like, op, inputs, list(self.infer(op, inputs)), suffix)
         return Value(found.node, output)
+
+    def infer(self, op: Any, inputs: Mapping[str, Input]) -> tuple[TensorType, ...]:
+        """Types of what an op gives, found once for all copies of a layer."""
+        types = self.types(inputs)
+        key = (op, *types.items())
+        if key not in self.inferred:
+            self.inferred[key] = op.infer(types)
+        return self.inferred[key]
 
     def types(self, inputs: Mapping[str, Input]) -> Types:
         def one(given: Input) -> Any:

@@ -31,7 +31,7 @@ def each(d: Deriver, node: Node, output: int, forms: Forms) -> Value | None:
             return None
         inputs = inside(d, node, inputs, asked)
         op = _resized(d, node, output, forms)
-        types = op.infer(d.types(inputs))
+        types = d.infer(op, inputs)
         name = node.name if all(f is None for f in forms) else f"{node.name}.all"
         d.nodes[key] = d.put(name, op, inputs, node.outputs, types, node.origin)
     return Value(d.nodes[key].id, output)

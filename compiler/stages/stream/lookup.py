@@ -44,7 +44,7 @@ def valid(d: Deriver, form: Form) -> Value:
             d.valid[form] = d.apply(like, LengthMask(), {"in": d.new_length, "like": chunk}, "valid")
         else:
             op = SlotPositions(capacity=d.size(form), ring=form.ring)
-            slots = d.add(like, op, {"past": d.past, "like": chunk}, list(op.infer(d.types({"past": d.past, "like": chunk}))), "slots")
+            slots = d.add(like, op, {"past": d.past, "like": chunk}, list(d.infer(op, {"past": d.past, "like": chunk})), "slots")
             ended = d.apply(like, Rearrange(pattern="b -> b 1"), {"in": d.ended}, "ends")
             seen = d.apply(like, Less(), {"in": (slots, ended)}, "filled")
             if form.ring:

@@ -17,6 +17,7 @@ WHOLE = ("causal_mask", "first_of")          # read extents alone, or hand a val
 
 def mixing(region: Region, rows: Dim, moving: frozenset[Value], live: frozenset[int]) -> Iterator[tuple[Node, str]]:
     """The nodes of a region that bring rows of moving values together, and where. `rows` is the size of a batch."""
+    known: dict[object, bool] = {}                       # by all that it depends on: copies of a layer are alike
     for node in region.nodes:
         if node.id not in live or not any(v in moving for v in node.values):
             continue
@@ -26,8 +27,12 @@ def mixing(region: Region, rows: Dim, moving: frozenset[Value], live: frozenset[
                     yield node, f"in `{inner.name}`"
             if isinstance(node.op, Scan) and node.op.extent == rows:
                 yield node, "as steps"
-        elif node.op.name not in WHOLE and _mixes(node, region, rows, moving):
-            yield node, ""
+        elif node.op.name not in WHOLE:
+            key = (node.op, node.types, *((v in moving, region.type(v)) for v in node.values), *node.inputs)
+            if key not in known:
+                known[key] = _mixes(node, region, rows, moving)
+            if known[key]:
+                yield node, ""
 
 
 def _inside(node: Node, body: Region, moving: frozenset[Value]) -> frozenset[Value]:

@@ -145,7 +145,7 @@ def _attention(d: Deriver, node: Node, output: int, forms: Forms) -> Value | Non
     made = d.nodes.get((node.id, (None,)))
     if made is None:
         op = CachedAttention(node.op.window, node.op.scale, node.op.softcap, layout.ring)
-        made = d.put(node.name, op, inputs, node.outputs, op.infer(d.types(inputs)), node.origin)
+        made = d.put(node.name, op, inputs, node.outputs, d.infer(op, inputs), node.origin)
         d.nodes[node.id, (None,)] = made
     if output and forms != (None, layout):
         raise d.refuse(node, "gives weights over every position, which only outputs may use")

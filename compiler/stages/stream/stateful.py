@@ -63,7 +63,7 @@ def recurrent(d: Deriver, node: Node, output: int, forms: Forms) -> Value:
             start = node.inputs.get(name)
             inputs[name] = carried(d, node, name, node.types[k + 1], start if isinstance(start, Value) else None)
         ordered = {k: inputs.get(k) for k in node.inputs} | inputs
-        types = op.infer(d.types(ordered))
+        types = d.infer(op, ordered)
         d.nodes[node.id, ()] = made = d.put(node.name, op, ordered, node.outputs, types, node.origin)
         for k, name in enumerate(op.states):
             d.after[f"{node.name}.{name}"] = Value(made.id, k + 1)
