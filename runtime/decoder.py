@@ -119,8 +119,8 @@ class Running:
         return last
 
     def advance(self, name: str, ids: np.ndarray, length: np.ndarray, outputs: Sequence[Output]) -> dict[str, np.ndarray]:
-        """Run one more position of the chunk's only input, unchecked: ids int64 [B], `length` int64 [B] of 0 and 1, no row beyond the
-        limit. Returns the outputs [B, 1, ...] in memory that the next run overwrites."""
+        """Run one more position of the chunk's only input, unchecked: ids int64 [B], `length` int64 [B] of 0 and 1, no row beyond
+        the limit. Returns the outputs [B, 1, ...] in memory that the next run overwrites."""
         return self._run({name: ids[:, None]}, length, 1, tuple(outputs))
 
     def reorder(self, rows: Any) -> None:
@@ -156,7 +156,7 @@ class Running:
 
     def _checked(self, new_length: Any, chunk: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], np.ndarray, int]:
         stream = self.decoder.stream
-        count = next((np.shape(chunk[k])[1] for k in stream.chunk if np.ndim(chunk.get(k)) > 1), 1)
+        count = next((np.shape(chunk[k])[1] for k in stream.chunk if k in chunk and np.ndim(chunk[k]) > 1), 1)
         length = np.full(self.rows, count, np.int64) if new_length is None else np.asarray(new_length, np.int64)
         arrays = prepare(self.decoder._asked, {**chunk, NEW_LENGTH: length})
         problems = []
@@ -260,13 +260,13 @@ class _Run:
                 self.inputs[x.name] = Buffer.zeros(inputs[x.name], x.dtype)
                 self.inputs[x.name].bind_input(self.binding, x.name)
         self._outputs: dict[str, Buffer | None] = {}
-        for x in outputs:
-            shape = sized(x.shape, sizes)
-            self._outputs[x.name] = made = None if shape is None else Buffer.zeros(shape, x.dtype)
+        for y in outputs:
+            shape = sized(y.shape, sizes)
+            self._outputs[y.name] = made = None if shape is None else Buffer.zeros(shape, y.dtype)
             if made is None:
-                self.binding.bind_output(x.held, "cpu")
+                self.binding.bind_output(y.held, "cpu")
             else:
-                made.bind_output(self.binding, x.held)
+                made.bind_output(self.binding, y.held)
         self._read = {k: b.array for k, b in self._outputs.items() if b is not None and b.array is not None and b.dtype != "bfloat16"}
         self._whole = len(self._read) == len(outputs)
 

@@ -216,13 +216,12 @@ class Job:
 def tokens_input(decoder: Decoder) -> Input:
     """The chunk's input that takes the tokens. Raises `ArtifactError` (code `bad-inputs`) where the model takes more, or something else."""
     chunk = [x for x in decoder.chunk if x.name != NEW_LENGTH]
-    needed = [x for x in chunk if not x.optional]
-    found = [x for x in needed if x.dtype.startswith("int") and len(x.shape) == 2 and x.shape[1] == NEW]
-    if len(found) == 1 and len(needed) == 1:
-        return found[0]
-    named = ", ".join(f"`{x.name}`: {x.dtype}[{', '.join(map(str, x.shape))}]" for x in needed) or "nothing"
-    raise ArtifactError("bad-inputs", "the model cannot generate tokens: a step takes more than them", f"a step takes {named}; expected "
-                        "int64[B, N] alone", "run it with `decoder(folder).start(...).step(...)`, which takes every input")
+    if len(chunk) == 1 and chunk[0].dtype.startswith("int") and len(chunk[0].shape) == 2 and chunk[0].shape[1] == NEW:
+        return chunk[0]
+    named = ", ".join(f"`{x.name}`: {x.dtype}[{', '.join(map(str, x.shape))}]" for x in chunk) or "nothing"
+    raise ArtifactError("bad-inputs", "the model cannot generate tokens: a step does not take them alone",
+                        f"a step takes {named}; expected int64[B, N] alone",
+                        "run it with `decoder(folder).start(...).step(...)`, which takes every input")
 
 
 def scores_output(decoder: Decoder, name: str | None, entry: Input) -> Output:
@@ -316,5 +315,5 @@ def _stacked(values: list[np.ndarray]) -> np.ndarray:
         return np.zeros(0, np.float32)
     made = np.zeros((len(values), *np.max([v.shape for v in values], axis=0).astype(int)), values[0].dtype)
     for k, value in enumerate(values):
-        made[(k, *map(slice, value.shape))] = value
+        made[k][tuple(slice(n) for n in value.shape)] = value
     return made

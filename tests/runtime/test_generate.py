@@ -214,7 +214,7 @@ graph:
 outputs: {logits: logits}
 """)
     nnspec.load(tmp_path / "spec.yaml").export(tmp_path / "step", init=0, form="step", certify="none")
-    with pytest.raises(ArtifactError, match="a step takes more than them"):
+    with pytest.raises(ArtifactError, match="a step does not take them alone"):
         generate(decoder(tmp_path / "step"), [1], max_new_tokens=2)
 
 
