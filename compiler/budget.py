@@ -79,7 +79,7 @@ def exceeds(costs: Costs, limit: Limit) -> list[Diagnostic]:
     if have <= limit.most:
         return []
     at = " ".join(f"{k}={n}" for k, n in costs.sizes.items())
-    where = "" if limit.name in FIXED else f"{f' at {at}' if at else ''} in {costs.dtype}"
+    where = (f" at {at}" if at and limit.name not in FIXED | {"weight_bytes"} else "") + (f" in {costs.dtype}" if metric.unit else "")
     return [diagnostic("over-budget", f"the model has {have:,} {metric.about}{where}, and its budget is {limit.most:,}", limit.span,
                        note=[f"{n:>15,}  {path}" for path, n in largest(metric.parts(costs), LISTED)])]
 

@@ -135,7 +135,7 @@ def _sweep(model: Any, text: str | None) -> tuple[str, list[int]]:
         along, _, values = text.partition("=")
         sizes = [_size(v, f"--sweep {text}") for v in items(values)]
         if not sizes:
-            raise click.UsageError(f"`--sweep {text}` is not DIM=N,N,...")
+            raise click.UsageError(f"`--sweep {text}` names no sizes, as `S=512,2k` does")
         return along.strip(), sorted(set(sizes))
     free = free_dimensions(model.lowered)
     if not free:
