@@ -6,7 +6,7 @@ from importlib.resources import files
 
 from .lang.diagnostic import fault, suggest
 
-_FRONT = "command: none\n"
+_FRONT = "command: "                # a first line that says what makes the page's output
 
 
 def codes() -> list[str]:
@@ -20,4 +20,4 @@ def page(code: str) -> str:
     if code not in known:
         raise fault("unknown-code", f"there is no diagnostic `{code}`", help=suggest(code, known, "codes"))
     text = files("nnspec.pages").joinpath(f"{code}.md").read_text(encoding="utf-8")
-    return text.removeprefix(_FRONT).lstrip("\n")
+    return (text.partition("\n")[2] if text.startswith(_FRONT) else text).lstrip("\n")

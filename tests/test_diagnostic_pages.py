@@ -2,7 +2,7 @@
 
 A page is `# CODE`, prose, one ```yaml block (the file `spec.yaml`), any ```yaml file=NAME blocks beside it, and one
 ```text block with the exact output. A page whose first line is `command: none` is about something that no YAML alone
-can cause: prose only.
+can cause: prose only. `command: show --streaming` asks for the step form of the spec.
 `python tests/test_diagnostic_pages.py CODE...` rewrites the output of the pages named, for review.
 """
 
@@ -18,19 +18,23 @@ from pathlib import Path
 import pytest
 from nnspec.explain import codes, page
 from nnspec.lang.diagnostic import Diagnostics, Fault
+from nnspec.model import Model
 from nnspec.pipeline import front
 from nnspec.render import render
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "tests" / "diagnostics"
+STREAMING = "command: show --streaming"
 BLOCK = re.compile(r"^```(\w+)(?: file=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MAKERS = {"fault", "diagnostic", "Diagnostic", "OpFault", "ArtifactError", "explain", "_unreadable"}
 
 
-def check(path: str) -> str:
+def check(path: str, streaming: bool = False) -> str:
     """What the compiler prints about a spec."""
     try:
         compiled = front(path)
+        if streaming:
+            Model(compiled).step_form()
         return render(compiled.warnings + compiled.over)
     except Diagnostics as found:
         return render(found.items)
@@ -42,11 +46,11 @@ def blocks(text: str) -> tuple[dict[str, str], list[str]]:
     return {name or "spec.yaml": body for kind, name, body in found if kind == "yaml"}, [b for k, _, b in found if k == "text"]
 
 
-def output(files: dict[str, str], folder: Path) -> str:
+def output(files: dict[str, str], folder: Path, streaming: bool = False) -> str:
     for name, body in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(body, encoding="utf-8", newline="")
-    return check("spec.yaml")
+    return check("spec.yaml", streaming)
 
 
 def raw(code: str) -> str:
@@ -73,16 +77,16 @@ def used_codes() -> set[str]:
 def test_page(code, tmp_path, monkeypatch):
     text = raw(code)
     lines = text.splitlines()
-    bare = lines[0] == "command: none"
-    assert lines[bare] == f"# {code}"
-    prose = BLOCK.sub("", "\n".join(lines[bare + 1 :]))
+    first = lines[0].startswith("command: ")
+    assert lines[first] == f"# {code}"
+    prose = BLOCK.sub("", "\n".join(lines[first + 1 :]))
     assert len(prose.split()) >= 10
-    if bare:
+    if lines[0] == "command: none":
         return
     files, outputs = blocks(text)
     assert "spec.yaml" in files and len(outputs) == 1
     monkeypatch.chdir(tmp_path)
-    assert output(files, tmp_path) == outputs[0]
+    assert output(files, tmp_path, lines[0] == STREAMING) == outputs[0]
     assert f"error[{code}]" in outputs[0] or f"warning[{code}]" in outputs[0]
 
 
@@ -115,7 +119,7 @@ def rewrite(code: str) -> None:
     text = raw(code)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        found = output(blocks(text)[0], Path(folder))
+        found = output(blocks(text)[0], Path(folder), text.startswith(STREAMING))
     fresh = re.sub(r"^```text\n.*?^```$", lambda _: f"```text\n{found}```", text, flags=re.MULTILINE | re.DOTALL)
     (PAGES / f"{code}.md").write_text(fresh, encoding="utf-8")
 
