@@ -15,7 +15,7 @@ from .common import FORM, Failed, cli, dims, items, report
 if TYPE_CHECKING:
     from ..diff.report import Report
 
-FORMATS = ("text", "json")
+FORMATS = ("text", "json", "html")
 LEVELS = ("info", "warning", "breaking")
 CONTRACTS = ("checkpoint", "numerics", "interface", "cache", "cost", "training", "silent")
 
@@ -74,6 +74,9 @@ def layout(form: str, full: bool, summary: bool, color: bool) -> Callable[[Repor
     if form == "json":
         from ..diff.as_json import dumps
         return dumps
+    if form == "html":
+        from ..diff.html import page
+        return page
     from ..diff.text import text
     return lambda r: text(r, color, full, summary)
 

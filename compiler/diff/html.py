@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..render import clean
-from . import html_trees
-from .costs import NAMES
-from .report import LEVELS, Consequence, Contract, Edit, Report, Side, TensorChange
+from . import html_trees, words
+from .report import LEVELS, STATUSES, Consequence, Contract, Edit, Metric, Report, Side, TensorChange
 from .rules import RULES
 
 FILES = Path(__file__).parent
@@ -31,7 +30,7 @@ CHECKPOINTS = {
     "exact": ("warn", "A conversion brings old checkpoints over and keeps the function."),
     "approx": ("bad", "Old weights can be converted, and need training after that."),
     "partial": ("bad", "Some tensors must start anew."),
-    "silent": ("bad", "A strict load of an old checkpoint succeeds, and the function differs."),
+    "silent": ("bad", "Names and shapes of tensors fit and the function is another: no load notices."),
     "none": ("bad", "Nothing of an old checkpoint can be used."),
 }
 
@@ -76,8 +75,8 @@ def data(report: Report) -> dict[str, Any]:
         "base": _side(report.base), "head": _side(report.head),
         "verdicts": [_function(report), _checkpoint(report), _contracts("interface", report.verdict.interface),
                      _contracts("cache", report.verdict.cache), _cost(report)],
-        "sizes": ", ".join(f"{k} = {n:,}" for k, n in report.sizes.items()),
-        "metrics": [_metric(m) for m in report.metrics],
+        "sizes": words.at(report), "tally": words.tally(report),
+        "metrics": [_metric(m) for m in words.rows(report)],
         "edits": [_edit(n, e, report) for n, e in enumerate(report.edits, 1)],
         "tree": html_trees.data(html_trees.rows(report)),
         "tensors": [_tensor(t) for t in report.tensors],
@@ -105,13 +104,10 @@ def _function(report: Report) -> dict[str, Any]:
 
 def _checkpoint(report: Report) -> dict[str, Any]:
     tone, text = CHECKPOINTS[report.verdict.checkpoint]
-    counts = [(s, report.count(s)) for s in ("kept", "renamed", "reshaped", "new", "dropped")]
-    items = [f"{n:,} {s}" for s, n in counts if n]
-    bar = [[s, report.elements(s, "base" if s == "dropped" else "head")] for s, n in counts if n]
+    bar = [[s, report.elements(s, "base" if s == "dropped" else "head")] for s in STATUSES if report.count(s)]
     silent = [n for n, e in enumerate(report.edits, 1) if e.id in report.verdict.silent]
-    share = _share(report)
     return _verdict("checkpoint", tone, report.verdict.checkpoint, text) | {
-        "counts": ", ".join(items) + (" tensors" if items else ""), "bar": bar, "silent": silent, "share": share}
+        "facts": [t for t in (words.tensors(report), _share(report), words.loads(report)) if t], "bar": bar, "silent": silent}
 
 
 def _share(report: Report) -> str:
@@ -134,12 +130,12 @@ def _contracts(name: str, found: Sequence[Contract]) -> dict[str, Any]:
 
 
 def _cost(report: Report) -> dict[str, Any]:
-    changed = [m for m in report.metrics if m.delta]
+    changed = [m for m in words.rows(report) if m.delta]
     if not changed:
         return _verdict("cost", "ok", "unchanged", "Every cost is as before.")
     first = changed[0]
-    word = f"{_percent(first.percent)} {NAMES.get(first.name, first.name)}" if first.percent is not None else f"{first.delta:+,}"
-    rest = [f"{NAMES.get(m.name, m.name)} {_percent(m.percent)}" for m in changed[1:] if m.percent is not None and m.name != "weights"]
+    word = f"{_percent(first.percent)} {_name(first.name)}" if first.percent is not None else f"{first.delta:+,}"
+    rest = [f"{_name(m.name)} {_percent(m.percent)}" for m in changed[1:] if m.percent is not None]
     return _verdict("cost", "note", word, "; ".join(rest))
 
 
@@ -150,41 +146,37 @@ def _verdict(name: str, tone: str, word: str, text: str) -> dict[str, Any]:
 # costs
 
 
-def _metric(m: Any) -> dict[str, Any]:
-    return {"key": m.name, "name": NAMES.get(m.name, m.name), "before": _amount(m.before, m.unit), "after": _amount(m.after, m.unit),
-            "delta": m.delta, "deltaText": _amount(m.delta, m.unit, True), "percent": m.percent,
-            "percentText": "" if m.percent is None or not m.delta else _percent(m.percent)}
+def _name(metric: str) -> str:
+    return words.METRICS.get(metric, metric)
+
+
+def _metric(m: Metric) -> dict[str, Any]:
+    return {"key": m.name, "name": _name(m.name), "before": _amount(m, m.before), "after": _amount(m, m.after), "delta": m.delta,
+            "deltaText": _amount(m, m.delta, True), "percent": m.percent, "percentText": _percent(m.percent) if m.delta else ""}
 
 
 def _percent(value: float | None) -> str:
     return "" if value is None else f"{value:+.2f}%".replace("-", "−")
 
 
-def _amount(n: int | None, unit: str, signed: bool = False) -> list[str]:
+def _amount(m: Metric, n: int | None, signed: bool = False) -> list[str]:
     """[as people say it, exactly]; the second is empty where the first is exact."""
     if n is None:
         return ["not known", ""]
-    if signed and n == 0:
-        return ["0", ""]
-    sign = "+" if signed and n > 0 else "−" if n < 0 else ""
-    exact = f"{sign}{abs(n):,}"
-    steps = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")) if unit == "bytes" else (
-        (10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M")) if unit == "FLOPs" else ()
-    for step, word in steps:
-        if abs(n) >= step:
-            return [f"{sign}{abs(n) / step:,.1f} {word}", exact + (" B" if unit == "bytes" else "")]
-    return [exact + (" B" if unit == "bytes" else ""), ""]
+    said, exact = words.amount(m, n), f"{n:,}{' B' if m.unit == 'bytes' else ''}"
+    texts = [said, exact if said != exact else ""]
+    return [(f"+{t}" if signed and n > 0 and t else t).replace("-", "−") for t in texts]
 
 
 # edits
 
 
 def _edit(number: int, e: Edit, report: Report) -> dict[str, Any]:
-    units = {m.name: m.unit for m in report.metrics}
-    deltas = [{"key": k, "name": NAMES.get(k, k), "delta": n, "text": _amount(n, units.get(k, "numbers"), True)} for k, n in e.deltas.items()]
+    by = {m.name: m for m in words.rows(report)}
+    deltas = [{"key": k, "name": _name(k), "delta": n, "text": _amount(by[k], n, True)} for k, n in e.deltas.items() if k in by]
     return {
         "n": number, "id": e.id, "rule": e.rule, "what": _what(e.rule), "level": e.level, "symbol": e.symbol, "title": e.title,
-        "before": value(e.before), "after": value(e.after), "where": [{"text": str(w), "key": html_trees.key(w)} for w in e.where],
+        "before": _value(e.before), "after": _value(e.after), "where": [{"text": str(w), "key": html_trees.key(w)} for w in e.where],
         "keys": list(e.keys), "base": e.base and str(e.base), "head": e.head and str(e.head), "contracts": list(e.contracts),
         "checkpoint": e.checkpoint, "checkpointText": CHECKPOINTS[e.checkpoint][1], "deltas": deltas, "notes": list(e.notes),
         "consequences": [_consequence(c) for c in e.consequences], "tensors": [_tensor(t) for t in e.tensors],
@@ -201,23 +193,12 @@ def _what(rule: str) -> str:
 
 
 def _consequence(c: Consequence) -> dict[str, Any]:
-    return {"rule": c.rule, "what": _what(c.rule), "where": str(c.where), "key": html_trees.key(c.where), "before": value(c.before),
-            "after": value(c.after), "note": c.note}
+    return {"rule": c.rule, "what": _what(c.rule), "where": str(c.where), "key": html_trees.key(c.where), "before": _value(c.before),
+            "after": _value(c.after), "note": c.note}
 
 
-def value(x: Any) -> str | None:
-    """A typed value as text."""
-    if x is None:
-        return None
-    if isinstance(x, bool):
-        return "yes" if x else "no"
-    if isinstance(x, int):
-        return f"{x:,}"
-    if isinstance(x, Mapping):
-        return ", ".join(f"{k} {value(v) or 'none'}" for k, v in x.items())
-    if isinstance(x, list | tuple):
-        return "[" + ", ".join(value(v) or "none" for v in x) + "]"
-    return str(x)
+def _value(x: Any) -> str | None:
+    return None if x is None else words.value(x)
 
 
 def _tensor(t: TensorChange) -> dict[str, Any]:

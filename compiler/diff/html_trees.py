@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
@@ -10,6 +9,7 @@ from typing import Any, Literal
 
 from .align import align
 from .report import Edit, Outline, Report, TensorChange, Where, ranges
+from .words import value
 
 Mark = Literal["same", "changed", "added", "removed", "moved", "renamed"]
 ASIDE = ("interface.", "checkpoint.")                   # rules whose `where` is no path of the graph
@@ -134,8 +134,14 @@ def _lone(side: Sequence[Outline], of: Mapping[int, int], copies: Iterable[int],
 
 
 def _named(o: Outline, copies: Sequence[int]) -> Outline:
-    mine = tuple(copies)
-    return replace(o, name=f"[{ranges(mine)}]", where=Where(o.where.pattern, (*o.where.copies[:-1], mine)))
+    """A body, and what is in it, of some of its copies."""
+    mine, level = tuple(copies), len(o.where.copies) - 1
+
+    def narrow(x: Outline) -> Outline:
+        where = Where(x.where.pattern, (*x.where.copies[:level], mine, *x.where.copies[level + 1:]))
+        return replace(x, where=where, children=tuple(map(narrow, x.children)))
+
+    return replace(narrow(o), name=f"[{ranges(mine)}]")
 
 
 def _sign(o: Outline) -> str:
@@ -204,17 +210,7 @@ def data(found: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _side(o: Outline) -> dict[str, Any]:
-    attributes = [[k, _short(v)] for k, v in o.attributes.items()]
+    attributes = [[k, value(v)] for k, v in o.attributes.items()]
     return {"n": o.name, "w": o.what, "s": o.shape, "p": f"{o.parameters:,}" if o.parameters else "", "a": attributes,
             "r": [[p, text] for p, text in o.reads.items()], "at": str(o.where)}
 
-
-def _short(value: Any) -> str:
-    """An attribute as a spec writes it."""
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "none"}[value]
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_short, value)) + "]"
-    if isinstance(value, dict):
-        return ", ".join(f"{k}={_short(v)}" for k, v in value.items())
-    return re.sub(r"\.0$", "", f"{value:,}") if isinstance(value, int) and abs(value) >= 1e6 else str(value)
