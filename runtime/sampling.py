@@ -10,6 +10,8 @@ import numpy as np
 
 from .errors import ArtifactError, check, suggest
 
+BLOCK = 256
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -117,7 +119,9 @@ class Processors:
         scores = scores.astype(np.float32)
         if s.repetition_penalty != 1:
             penalty = np.float32(s.repetition_penalty)
-            scores = np.where(seen, np.where(scores < 0, scores * penalty, scores / penalty), scores)
+            found = np.nonzero(seen)
+            part = scores[found]
+            scores[found] = np.where(part < 0, part * penalty, part / penalty)
         if new < s.min_new_tokens and s.stops:
             scores[:, list(s.stops)] = -np.inf
         if s.forced_bos is not None and self.first + new == 1:
@@ -137,32 +141,39 @@ class Processors:
 
 
 def candidates(scores: np.ndarray, settings: Settings) -> tuple[np.ndarray, np.ndarray]:
-    """What may be drawn from scores float32 [V]: ids int64 [n] in order, and their probabilities float64 [n].
+    """What may be drawn from scores float32 [V]: ids int64 [n] in order, and their probabilities float32 [n].
 
-    Temperature, top-k, top-p and min-p in this order; equal scores at a limit all stay.
+    Temperature, top-k, top-p and min-p in this order; each sets a least score, and equal scores at it all stay.
     """
-    scores = scores.astype(np.float64)
     if settings.temperature is not None and settings.temperature != 1:
-        scores = scores / settings.temperature
-    ids = np.flatnonzero(scores > -np.inf)
-    if settings.top_k and settings.top_k < len(ids):
-        least = np.partition(scores[ids], len(ids) - settings.top_k)[len(ids) - settings.top_k]
-        ids = ids[scores[ids] >= least]
+        scores = scores / np.float32(settings.temperature)
+    least = np.float32(np.finfo(np.float32).min)
+    if settings.top_k and settings.top_k < len(scores):
+        least = max(least, np.partition(scores, len(scores) - settings.top_k)[len(scores) - settings.top_k])
     if settings.top_p is not None and settings.top_p < 1:
-        held = np.sort(scores[ids])
-        kept = int(np.searchsorted(np.cumsum(_softmax(held)), 1 - settings.top_p, side="right"))
-        ids = ids[scores[ids] >= held[min(kept, len(held) - 1)]]
-    if settings.min_p is not None:
-        part = _softmax(scores[ids])
-        ids = ids[part >= settings.min_p * part.max()]
-    return ids, _softmax(scores[ids])
+        held = np.sort(scores[scores >= least])
+        least = held[min(_reached(_softmax(held), 1 - settings.top_p), len(held) - 1)]
+    if settings.min_p:
+        least = max(least, np.float32(scores.max() + np.log(settings.min_p)))
+    ids = np.flatnonzero(scores >= least)
+    return ids, _softmax(scores if len(ids) == len(scores) else scores[ids])
 
 
 def draw(scores: np.ndarray, settings: Settings, random: np.random.Generator) -> int:
     """One token by the inverse of the cumulated probabilities: one random number a token."""
     ids, probabilities = candidates(scores, settings)
-    total = np.cumsum(probabilities)
-    return int(ids[min(int(np.searchsorted(total, random.random() * total[-1], side="right")), len(ids) - 1)])
+    return int(ids[min(_reached(probabilities, random.random()), len(ids) - 1)])
+
+
+def _reached(parts: np.ndarray, share: float) -> int:
+    """How many of the parts, which sum to 1, sum to no more than `share`: sums of blocks first, then inside one."""
+    starts = np.arange(0, len(parts), BLOCK)
+    sums = np.add.reduceat(parts, starts).astype(np.float64).cumsum()
+    block = int(np.searchsorted(sums, share * sums[-1], side="right"))
+    if block == len(sums):
+        return len(parts)
+    inside = parts[block * BLOCK:(block + 1) * BLOCK].astype(np.float64).cumsum() + (sums[block - 1] if block else 0.0)
+    return block * BLOCK + int(np.searchsorted(inside, share * sums[-1], side="right"))
 
 
 def generators(seed: int | Sequence[int] | None, prompts: Sequence[np.ndarray]) -> list[np.random.Generator]:
