@@ -24,7 +24,7 @@ _KINDS: dict[str, Schema] = {
     "dims": {"type": ["string", "array"], "items": {"type": ["integer", "string"]}},
     "numbers": {"type": [*SCALARS, "array"]}, "init": ref("init"),
 }
-_ANYWHERE = "^(op|repeat|branch|each|carry|share|pattern|route|init|trainable)$"
+_ANYWHERE = "^(op|repeat|branch|each|carry|share|pattern|route|init|trainable|renamed_from)$"
 _PATH = r"^[^.\s]+(\.[^.\s]+)*$"
 
 

@@ -53,22 +53,25 @@ def _moved(a: Sequence[str], b: Sequence[str], anchors: Sequence[tuple[int, int]
 
 
 def _common(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
-    """Pairs of the longest common subsequence, ties broken by how many have the same number."""
+    """Pairs of the longest common subsequence; ties are broken by how many have the same number, then by the hashes, so that the way back
+    finds the same pairs."""
     if list(a) == list(b)[:len(a)] or list(b) == list(a)[:len(b)]:
         return [(k, k) for k in range(min(len(a), len(b)))]
-    best = [[(0, 0)] * (len(b) + 1) for _ in range(len(a) + 1)]
+    rank = {h: k for k, h in enumerate(sorted({*a, *b}))}
+    best = [[(0, 0, 0)] * (len(b) + 1) for _ in range(len(a) + 1)]
+
+    def taken(i: int, j: int) -> tuple[int, int, int]:
+        n, same, weight = best[i + 1][j + 1]
+        return n + 1, same + (i == j), weight + rank[a[i]]
+
     for i in reversed(range(len(a))):
         row, below = best[i], best[i + 1]
         for j in reversed(range(len(b))):
             found = max(below[j], row[j + 1])
-            if a[i] == b[j]:
-                n, same = below[j + 1]
-                found = max(found, (n + 1, same + (i == j)))
-            row[j] = found
+            row[j] = max(found, taken(i, j)) if a[i] == b[j] else found
     out, i, j = [], 0, 0
     while i < len(a) and j < len(b):
-        n, same = best[i + 1][j + 1]
-        if a[i] == b[j] and best[i][j] == (n + 1, same + (i == j)):
+        if a[i] == b[j] and best[i][j] == taken(i, j):
             out.append((i, j))
             i, j = i + 1, j + 1
         elif best[i][j] == best[i + 1][j]:

@@ -20,7 +20,7 @@ from .interface import contracts
 from .outline import outline
 from .regions import Found, compare_graphs
 from .replay import Step, renamed_nodes, replay
-from .report import Consequence, Contract, Edit, Level, Metric, Place, Report, Side, Verdict, Where
+from .report import Consequence, Contract, Edit, Metric, Place, Report, Side, Verdict, Where
 from .rules import RULES
 from .tree import ASIDE, Group, aside, at, canonical
 from .verdict import checkpoint_class, conversion, level, told, touched, worst
@@ -48,7 +48,7 @@ def compare(base: Compiled, head: Compiled, labels: tuple[str, str], sizes: Mapp
             known[id(graph)] = facts(graph, shared, dtype)
         return known[id(graph)]
 
-    edits = [edit(s, at_sizes(s.before), at_sizes(s.after), canonical(head)) for s in steps]
+    edits = [edit(s, at_sizes(s.before), at_sizes(s.after), canonical(head, base)) for s in steps]
     before, after = at_sizes(base.graph), at_sizes(head.graph)
     total = compare_graphs(base.graph, head.graph, _names(head, steps))
     mapping, said = _aside(base, head, total, edits)
@@ -107,14 +107,15 @@ def edit(step: Step, before: Facts, after: Facts, tree: TreeMapping | None) -> E
         first.rule, level(checkpoint, found, interface), SYMBOLS.get(first.rule.rsplit("-", 1)[-1].rsplit(".", 1)[-1], "~"),  # type: ignore[arg-type]
         title(step.group, first.rule), first.before, first.after, where, step.group.keys, _place(step.group, "before", None),
         _place(step.group, "after", tree), touched(checkpoint, found, interface, deltas, before.layout != after.layout), checkpoint,
-        tuple(found), changed, deltas, way, _evidence(step), tuple(dict.fromkeys(f.note for f in found if f.note)))
+        tuple(found), changed, deltas, way, _evidence(step) if first.rule == "node.renamed" else "path",
+        tuple(dict.fromkeys(f.note for f in found if f.note and (way is None or f.note != way.text))))
 
 
 def _guarded(step: Step) -> list[Consequence]:
     """The findings; where the function changed and none of them says so, one that says that."""
     found = step.found.findings
-    if structure_hash(step.before) != structure_hash(step.after) and all(RULES[f.rule].effect == "names" for f in found) \
-            and not contracts(step.before, step.after):
+    if structure_hash(step.before) != structure_hash(step.after) and not contracts(step.before, step.after) \
+            and all(RULES[f.rule].effect == "names" and f.rule != "node.respelled" for f in found):
         return [*found, Consequence("model.changed", Where(""))]
     return list(found)
 
@@ -204,11 +205,24 @@ def _cache(before: Facts, after: Facts) -> list[Contract]:
     """How the state between steps of decoding changed."""
     if before.layout == after.layout:
         return []
-    ours, theirs = ([f"{name}: {what}" for name, what in f.layout] or [f"none: {f.why}" if f.why else "none"] for f in (before, after))
-    level: Level = "breaking" if before.layout else "info"
-    if len(ours) != len(theirs):
-        return [Contract("cache.layout-changed", "cache", "; ".join(ours), "; ".join(theirs), level)]
-    return [Contract("cache.layout-changed", "cache", x, y, level) for x, y in zip(ours, theirs, strict=True) if x != y]
+    rule = "cache.layout-changed"
+    if not before.layout or not after.layout:
+        said = [f"{len(f.layout)} states" if f.layout else f"none: {f.why}" if f.why else "none" for f in (before, after)]
+        return [Contract(rule, "cache", *said, "breaking" if before.layout else "info")]
+    ours, theirs = _by_name(before), _by_name(after)
+    gone, come = [n for n in ours if n not in theirs], [n for n in theirs if n not in ours]
+    out = [Contract(rule, n, ours[n], theirs[n], "breaking") for n in ours if n in theirs and ours[n] != theirs[n]]
+    out += [Contract(rule, old, f"{old}: {ours[old]}", f"{new}: {theirs[new]}", "breaking") for old, new in zip(gone, come, strict=False)]
+    n = min(len(gone), len(come))
+    return out + [Contract(rule, x, ours.get(x), theirs.get(x), "breaking") for x in (*gone[n:], *come[n:])]
+
+
+def _by_name(found: Facts) -> dict[str, str]:
+    """The states by name: what one is, or what some copies and others are."""
+    out: dict[str, str] = {}
+    for name, what in found.layout:
+        out[name] = f"{out[name]} and {what}" if name in out else what
+    return out
 
 
 def _verdict(sides: tuple[Side, Side], edits: list[Edit], total: Found, interface: list[Contract], cache: list[Contract]) -> Verdict:

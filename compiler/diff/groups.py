@@ -16,7 +16,7 @@ NAMES = ("sizes", "graph", "inputs", "blocks", "settings", "slots", "outputs")  
 def grouped(a: TreeMapping, b: TreeMapping, declared: Mapping[Path, str]) -> list[Group]:
     """The changes from `a` to `b`: renames first, then what a copy is, then sizes, then how many copies there are."""
     renames, a = _renames(a, b, declared)
-    found = [g for g in differences(a, b) if g.changes]
+    found = [g for g in list(differences(a, b)) if g.changes]       # a group may be filled after it was given
     found = _joined(found, a, b)
     return [*renames, *sorted(found, key=lambda g: _when(g, b))]
 
@@ -52,7 +52,7 @@ def _renames(a: TreeMapping, b: TreeMapping, declared: Mapping[Path, str]) -> tu
             if old is not None:
                 left.remove(old)
                 renamed = _renamed(a, b, path, old, new)
-                changes = [c for g in differences(a, renamed) for c in g.changes]
+                changes = [c for g in list(differences(a, renamed)) for c in g.changes]
                 out.append(Group(changes, (old, new), how))
                 a = renamed
     return out, a
@@ -112,7 +112,7 @@ def _links(found: list[Group], a: TreeMapping, b: TreeMapping) -> Iterator[tuple
             yield alike[key], i
         for c in g.changes:
             for j, other in enumerate(found):
-                if j != i and (_introduces(c, other) or _same_stack(c, other, a, b)):
+                if j != i and (_introduces(c, other) or _same_stack(c, other, a, b) or _instead(c, other)):
                     yield i, j
 
 
@@ -137,6 +137,11 @@ def _introduces(c: Change, other: Group) -> bool:
         if mentioned or (section in ("settings", "slots", "inputs") and o.path[-1] == name):
             return True
     return False
+
+
+def _instead(c: Change, other: Group) -> bool:
+    """Whether one key of a node goes and another comes."""
+    return any(c.after is None and o.before is None and c.path[:-1] == o.path[:-1] and len(c.path) > 2 for o in other.changes)
 
 
 def _same_stack(c: Change, other: Group, a: TreeMapping, b: TreeMapping) -> bool:

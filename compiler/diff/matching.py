@@ -52,6 +52,11 @@ def fingerprint(region: Region, node: Node) -> str:
     return "|".join([repr(node.op), *owned, *map(str, node.types)])
 
 
+def essence(region: Region) -> tuple[str, ...]:
+    """The ops of a region and the shapes of its parameters, whatever rows it is given."""
+    return tuple(repr(n.op) for n in region.nodes if not isinstance(n.op, Control))
+
+
 @lru_cache(maxsize=1024)
 def live(region: Region) -> frozenset[int]:
     """The nodes that an output depends on."""

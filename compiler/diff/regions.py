@@ -13,7 +13,7 @@ from . import concepts
 from .align import align
 from .concepts import name_of, node_concept, plain
 from .fold import fold_findings, fold_tensors
-from .matching import Matched, body_hash, live, match, parameters_of, source
+from .matching import Matched, body_hash, essence, live, match, parameters_of, source
 from .place import At, below, copy
 from .report import Consequence, TensorChange, Where
 from .rules import RULES
@@ -226,9 +226,10 @@ class _Comparison:
         if not gone and not come:
             node = next((n for n in b.nodes if n.name == name), None)
             norm = node is not None and node_concept(node)[0] == "norm"
-            self.tell("norm.placement-changed" if norm else "node.rewired", below(at.head, name), x and a.label(x), y and b.label(y),
-                      f"reads {b.label(y) or 'the last value'} instead of {a.label(x) or 'the last value'}" if x and y else
-                      f"`{port}` is {'no longer ' if y is None else ''}given")
+            rule = "norm.placement-changed" if norm else "node.rewired"
+            self.tell(rule, below(at.head, name), x and a.label(x), y and b.label(y),
+                      f"reads {_said(b, y)} instead of {_said(a, x)}" if x and y
+                      else f"`{port}` is {'no longer ' if y is None else ''}given")
 
     def listed(self, a: Region, b: Region, before: tuple[Value, ...], after: tuple[Value, ...], found: Matched, at: At, name: str) -> None:
         if len(before) == len(after):
@@ -311,7 +312,10 @@ class _Comparison:
     def pairs(self, old: Repeat | Branch, new: Repeat | Branch, k: int, m: int, pairs: list[tuple[int, int]], at: At) -> None:
         """The copies of one body that stand for those of another."""
         ours, theirs = set(old.owners), set(new.owners)
-        self.body(old.bodies[k], new.bodies[m], at.copies(pairs, [p for p in pairs if p[0] in ours and p[1] in theirs]), False)
+        for some in ([p for p in pairs if p[0] == p[1]], [p for p in pairs if p[0] != p[1]]):       # in place, and elsewhere
+            if some:
+                owning = [p for p in some if p[0] in ours and p[1] in theirs]
+                self.body(old.bodies[k], new.bodies[m], at.copies(some, owning), False)
         self.lone(old, tuple(i for i, j in pairs if j not in theirs), at, False)
         self.lone(new, tuple(j for i, j in pairs if i not in ours), at, True)
 
@@ -330,9 +334,15 @@ def _same_inside(a: Region, b: Region) -> str:
     for outer, inner, text in ((b, a, "each expert has the structure of the old block: copy its weights into every expert"),
                                (a, b, "the new block has the structure of one expert")):
         experts = concepts.routed(outer)
-        if experts is not None and all(body_hash(x) == body_hash(inner) for x in bodies(experts)):
+        if experts is not None and all(essence(x) == essence(inner) for x in bodies(experts)):
             return text
     return ""
+
+
+def _said(region: Region, v: Value) -> str:
+    """A value in words: `attended`, a sum."""
+    summed = v.node >= 0 and name_of(region.nodes[v.node]) == "add"
+    return (f"`{region.label(v)}`" if region.label(v) else "the last value") + (", a sum," if summed else "")
 
 
 def _held(region: Region, node: Node) -> list[Any]:

@@ -33,7 +33,7 @@ class Step:
 
 def replay(base: Compiled, head: Compiled) -> tuple[list[Step], list[str]]:
     """The edits in order, and what could not be told apart, in words."""
-    ours, theirs = canonical(base), canonical(head)
+    ours, theirs = canonical(base, head), canonical(head, base)
     names = renamed_nodes(head)
     if ours is None or theirs is None:
         whole = Group([], None)
@@ -46,7 +46,7 @@ def replay(base: Compiled, head: Compiled) -> tuple[list[Step], list[str]]:
     if merged is not None:
         steps = work.run(merged)
     notes = ["some edits do not compile without each other, and are told together"] * work.together
-    return [s for s in steps if s.found.findings or any(t.status != "kept" for t in s.found.tensors) or _bounds(s)], notes
+    return [s for s in steps if _effect(s)], notes
 
 
 def renamed_nodes(head: Compiled) -> Names:
@@ -57,8 +57,10 @@ def renamed_nodes(head: Compiled) -> Names:
     return found
 
 
-def _bounds(s: Step) -> bool:
-    return bool(contracts(s.before, s.after))
+def _effect(s: Step) -> bool:
+    """Whether a step does anything but say the same in another way."""
+    return any(f.rule != "node.respelled" for f in s.found.findings) or any(t.status != "kept" for t in s.found.tensors) \
+        or bool(contracts(s.before, s.after))
 
 
 def _step(group: Group, before: Graph, after: Graph, names: Names) -> Step:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..ir.graph import Branch, Repeat
 from .align import Alignment
 from .place import At, copy
+from .report import ranges
 
 Tell = Callable[..., None]
 
@@ -43,7 +44,7 @@ class Stack:
 
     def places(self, rule: str, pairs: Sequence[tuple[int, int]]) -> None:
         old, new = [i for i, _ in pairs], [j for _, j in pairs]
-        self.told(rule, copy(self.at.head, tuple(new)), old, new)
+        self.told(rule, copy(self.at.head, tuple(new)), old, new, f"copies {ranges(tuple(old))} are {ranges(tuple(new))} now")
 
     def shares(self) -> None:
         if len(self.old.schedule) == len(self.new.schedule) and self.old.share != self.new.share:
@@ -64,7 +65,7 @@ def _like(hashes: list[list[str]], found: Alignment) -> str:
     if near and found.shifted:
         a, b = sorted((j, near[0]))
         return f"copies {a} and {b} are equal, so the new one may be either"
-    return "same as copies of the base" if all(theirs[k] in ours for k in found.added) else ""
+    return "" if all(theirs[k] in ours for k in found.added) else "no copy of the base is like them"
 
 
 def by_body(old: Repeat | Branch, new: Repeat | Branch, found: Alignment) -> dict[tuple[int, int], list[tuple[int, int]]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 
 from ..printing import columns
 from . import words
 from .report import Contract, Edit, Report
 
+WIDE = 100
 _STYLES = {"breaking": "1;31", "warning": "1;33", "info": "36", "+": "32", "-": "31", "~": "33", ">": "34"}
 FUNCTION = {"identical": "identical", "equal-up-to-names": "equal up to names", "training-only": "the same at inference",
             "changed": "changed"}
@@ -21,14 +23,16 @@ def text(report: Report, color: bool = False, full: bool = False, summary: bool 
     if not report.changed:
         said = f" ({'; '.join(report.notes)})" if report.notes else " (formatting only)" if report.base.label != report.head.label else ""
         return "\n".join([f"{label}: no architectural change{said}", *report.diagnostics]) + "\n"
-    lines = [f"nnspec diff  {report.base.label} -> {report.head.label}",
-             f"             structure {report.base.structure[:8]} -> {report.head.structure[:8]}", ""]
+    head = f"nnspec diff  {report.base.label} -> {report.head.label}"
+    lines = [_fit(head, f"structure {report.base.structure[:8]} -> {report.head.structure[:8]}", "  ")]
     lines += _verdicts(report)
     if not summary:
         lines += ["", *_costs(report), "", *_edits(report, color, full)]
     if full:
         lines += ["", *_tensors(report)]
-    lines += ["", words.tally(report), *(f"note: {n}" for n in (*report.notes, *report.diagnostics))]
+    if summary:
+        lines += ["", words.tally(report)]
+    lines += [f"note: {n}" for n in (*report.notes, *report.diagnostics)]
     return "\n".join(lines) + "\n"
 
 
@@ -42,7 +46,7 @@ def _verdicts(report: Report) -> Iterator[str]:
     v = report.verdict
     yield f"  function    {FUNCTION[v.function]}"
     yield f"  checkpoint  {v.checkpoint:<10}  {words.tensors(report)}"
-    yield f"              {'':<10}  {words.loads(report)}"
+    yield f"              {words.loads(report)}"
     if v.silent:
         n = len(v.silent)
         yield f"  silent      {n} edit{'s' if n > 1 else ''} that no load notices: names and shapes fit, and the function is another"
@@ -51,10 +55,14 @@ def _verdicts(report: Report) -> Iterator[str]:
 
 
 def _contracts(name: str, found: tuple[Contract, ...]) -> Iterator[str]:
-    for k, c in enumerate(found):
-        what = "" if name == "cache" else f"{c.name}: "
-        yield f"  {name if k == 0 else '':<10}  {c.level:<10}  {what}{c.before or 'none'}"
-        yield f"  {'':<10}  {'':<10}    -> {c.after or 'none'}"
+    alike: dict[tuple[str | None, str | None, str], list[str]] = {}
+    for c in found:
+        alike.setdefault((c.before, c.after, c.level), []).append(c.name)
+    for k, ((before, after, level), names) in enumerate(alike.items()):
+        what = "" if (before or "").startswith(f"{names[0]}: ") else f"{words.listed(names)}: "
+        line = f"  {name if k == 0 else '':<10}  {level:<10}  {what}{before or 'none'}"
+        for part in _fit(line, f"-> {after or 'none'}", " ", 26).split("\n"):
+            yield from textwrap.wrap(part, WIDE, subsequent_indent=" " * 26, drop_whitespace=True) or [part]
 
 
 def _costs(report: Report) -> list[str]:
@@ -66,26 +74,39 @@ def _costs(report: Report) -> list[str]:
 
 
 def _edits(report: Report, color: bool, full: bool) -> Iterator[str]:
-    n = len(report.edits)
-    yield f"  {n} edit{'s' if n != 1 else ''}, in this order"
+    yield f"  {words.tally(report)}{', in this order' if len(report.edits) > 1 else ''}"
     cells = [(e.symbol, e.title, words.change(e), words.signed(f"{e.deltas.get('parameters', 0):,}", e.deltas.get("parameters")), e.level,
-              str(e.head or e.base or "")) for e in report.edits]
-    wide = [min(max(len(c[i]) for c in cells), (1, 26, 38, 16, 8, 40)[i]) for i in range(6)]
+              _spot(e, report.edits[k - 1] if k else None)) for k, e in enumerate(report.edits)]
+    wide = [min(max(len(c[i]) for c in cells), (1, 26, 36, 16, 8, 40)[i]) for i in range(6)]
     for e, c in zip(report.edits, cells, strict=True):
         shown = [_paint(c[0], c[0], color), _clip(c[1], wide[1]), _clip(c[2], wide[2]), f"{c[3]:>{wide[3]}}",
                  _paint(f"{c[4]:<{wide[4]}}", c[4], color), c[5]]
-        yield ("  " + "  ".join(shown)).rstrip()
-        yield from _below(e, full)
+        wider = 2 + sum(wide[:5]) + 2 * 5 + len(c[5]) > WIDE
+        yield ("  " + "  ".join(shown[:-1] if wider else shown)).rstrip()
+        yield from _below(e, full, c[5] if wider else "")
 
 
-def _below(e: Edit, full: bool) -> Iterator[str]:
-    where = words.places(e.where, 3)
-    yield f"      {e.rule}: {where}" + (f" (matched by {e.evidence})" if e.evidence != "path" else "")
+def _spot(e: Edit, last: Edit | None) -> str:
+    """Where an edit is written; the line alone in the file of the edit before."""
+    here, before = e.head or e.base, last and (last.head or last.base)
+    return "" if here is None else f":{here.line}" if before is not None and before.file == here.file else str(here)
+
+
+def _below(e: Edit, full: bool, place: str) -> Iterator[str]:
+    matched = f" (matched by {e.evidence})" if e.evidence != "path" else ""
+    said = [*([place] if place else []), f"{e.rule}: {words.places(e.where, 3)}{matched}"]
     if e.checkpoint == "silent":
-        yield "      silent: an old checkpoint loads and computes something else"
+        said.append("silent: an old checkpoint loads and computes something else")
     if e.conversion:
-        yield f"      checkpoint {e.checkpoint}: {e.conversion.text}"
-    yield from (f"      {n}" for n in e.notes)
+        said.append(f"{e.checkpoint}: {e.conversion.text}")
+    line = ""
+    for text in (*said, *e.notes):
+        joined = f"{line}; {text}" if line else text
+        if len(joined) > WIDE - 6 and line:
+            yield from textwrap.wrap(line, WIDE, initial_indent=" " * 6, subsequent_indent=" " * 8)
+            joined = text
+        line = joined
+    yield from textwrap.wrap(line, WIDE, initial_indent=" " * 6, subsequent_indent=" " * 8)
     if full:
         for f in e.consequences:
             yield f"      . {f.rule}  {f.where}  {words.value(f.before)} -> {words.value(f.after)}"
@@ -98,6 +119,11 @@ def _tensors(report: Report) -> Iterator[str]:
     shown = [(t.status, str(t.base or ""), str(t.head or ""), str(list(t.before)) if t.before is not None else "",
               str(list(t.after)) if t.after is not None else "", f"x{t.count}") for t in report.tensors if t.status != "kept"]
     yield from ("    " + line for line in columns(shown))
+
+
+def _fit(line: str, more: str, between: str, indent: int = 13) -> str:
+    """Both on one line where they fit, else on two."""
+    return f"{line}{between}{more}" if len(line) + len(between) + len(more) <= WIDE else f"{line}\n{' ' * indent}{more}"
 
 
 def _clip(text: str, wide: int) -> str:

@@ -46,18 +46,13 @@ class Group:
         return tuple(".".join(c.path) for c in self.changes)
 
 
-def canonical(compiled: Compiled) -> Mapping | None:
-    """One mapping with the blocks of used files written in; None where names of two files would meet in it."""
-    tree = compiled.spec.tree
-    blocks = {e.key.text: e for e in _entries(tree.get("blocks"))}
-    for used in compiled.files:
-        if _entries(used.tree.get("sizes")):
-            return None
-        for e in _entries(used.tree.get("blocks")):
-            if e.key.text in blocks and plain(blocks[e.key.text].value) != plain(e.value):
-                return None
-            blocks.setdefault(e.key.text, e)
-    kept = _reachable(tree, blocks)
+def canonical(compiled: Compiled, other: Compiled | None = None) -> Mapping | None:
+    """One mapping with the blocks of used files written in, those that `other` needs too; None where names of two files would meet."""
+    tree, blocks = compiled.spec.tree, _blocks(compiled)
+    theirs = _blocks(other) if other is not None else {}
+    if blocks is None or theirs is None:
+        return None
+    kept = _reachable(tree, blocks) | (_reachable(other.spec.tree, theirs) & set(blocks) if other is not None else set())
     entries = [e for e in tree if e.key.text not in (*PEOPLE, *ASIDE, "blocks") and not e.key.text.startswith("x-")]
     if kept:
         key = Scalar("blocks", tree.span)
@@ -65,6 +60,19 @@ def canonical(compiled: Compiled) -> Mapping | None:
     made = _clean(Mapping(tuple(entries), tree.span))
     assert isinstance(made, Mapping)
     return made
+
+
+def _blocks(compiled: Compiled) -> dict[str, Entry] | None:
+    """The blocks of a spec and of the files that it uses; None where one name means two."""
+    blocks = {e.key.text: e for e in _entries(compiled.spec.tree.get("blocks"))}
+    for used in compiled.files:
+        if _entries(used.tree.get("sizes")):
+            return None
+        for e in _entries(used.tree.get("blocks")):
+            if e.key.text in blocks and plain(blocks[e.key.text].value) != plain(e.value):
+                return None
+            blocks.setdefault(e.key.text, e)
+    return blocks
 
 
 def aside(compiled: Compiled) -> dict[str, object]:

@@ -43,11 +43,16 @@ def _whole(found: list[Consequence]) -> list[Consequence]:
 
 def strict_load(tensors: Sequence[TensorChange]) -> bool:
     """Whether a strict load of the old checkpoint succeeds: the same names with the same shapes."""
-    if any(t.status in ("new", "dropped", "reshaped") for t in tensors):
-        return False
-    moved = [t for t in tensors if t.status == "renamed"]
-    old = {(p, t.before) for t in moved if t.base for p in t.base.paths()}
-    return old == {(p, t.after) for t in moved if t.head for p in t.head.paths()}
+    return not any(plain_load(tensors))
+
+
+def plain_load(tensors: Sequence[TensorChange]) -> tuple[int, int, int]:
+    """What a load by name finds: how many tensors are missing, unexpected, and of another shape."""
+    moved = [t for t in tensors if t.status != "kept"]
+    old = {p: t.before for t in moved if t.base for p in t.base.paths()}
+    new = {p: t.after for t in moved if t.head for p in t.head.paths()}
+    both = old.keys() & new.keys()
+    return len(new) - len(both), len(old) - len(both), sum(old[p] != new[p] for p in both)
 
 
 def checkpoint_class(found: Sequence[Consequence], tensors: Sequence[TensorChange], conversion: Conversion | None) -> str:

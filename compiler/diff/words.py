@@ -6,6 +6,7 @@ from typing import Any
 
 from .concepts import number
 from .report import Edit, Metric, Report, Where
+from .verdict import plain_load
 
 METRICS = {"parameters": "parameters", "active": "active parameters", "weights": "weights", "flops": "prefill FLOPs",
            "decode": "decode FLOPs/token", "cache": "cache of a row"}
@@ -44,6 +45,12 @@ def places(where: tuple[Where, ...], most: int = 2) -> str:
         stem = head if dot else ""
     more = len(where) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def listed(names: list[str]) -> str:
+    """`layers.{i}.key, .value`"""
+    stem = names[0].rpartition(".")[0]
+    return ", ".join([names[0], *(n[len(stem):] if stem and n.rpartition(".")[0] == stem else n for n in names[1:])])
 
 
 def amount(m: Metric, n: int | None) -> str:
@@ -88,14 +95,13 @@ def tensors(report: Report) -> str:
 
 def loads(report: Report) -> str:
     """What PyTorch does with the old checkpoint."""
-    missing, unexpected, shapes = (report.count("new") + report.count("renamed"), report.count("dropped") + report.count("renamed"),
-                                   report.count("reshaped"))
+    missing, unexpected, shapes = plain_load(report.tensors)
     if report.base is None or report.head is None:
         return ""
     if not missing and not unexpected and not shapes:
         return "a strict load succeeds"
     said = [f"{n:,} {word}" for n, word in ((missing, "missing"), (unexpected, "unexpected"), (shapes, "of other shapes")) if n]
-    return f"a strict load fails: {', '.join(said)}; strict=False {'fails too' if shapes else 'loads the rest in silence'}"
+    return f"a strict load fails: {', '.join(said)}; strict=False {'too' if shapes else 'loads the rest in silence'}"
 
 
 def at(report: Report) -> str:

@@ -13,7 +13,8 @@ from .tree import Scalar, Tree
 TARGETS = ("op", "block", "slot")
 CONTROLS = ("repeat", "scan", "branch")
 CONTROL_KEYS = ("along", "each", "carry", "share", "pattern", "backward", "route")
-RESERVED = frozenset({*TARGETS, *CONTROLS, *CONTROL_KEYS, "init", "trainable"})
+RENAMED = "renamed_from"                  # the name that a node had before, for who compares specs
+RESERVED = frozenset({*TARGETS, *CONTROLS, *CONTROL_KEYS, "init", "trainable", RENAMED})
 
 
 @dataclass(frozen=True)

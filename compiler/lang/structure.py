@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .spec import CONTROL_KEYS, CONTROLS, RESERVED, TARGETS
+from .spec import CONTROL_KEYS, CONTROLS, RENAMED, RESERVED, TARGETS
 
 Schema = dict[str, Any]
 
@@ -102,6 +102,7 @@ def _node() -> Schema:
             "pattern": {"description": "A cycle of overrides, one item a copy, or `times:` copies.", "type": "array",
                         "minItems": 1, "items": ref("override")},
             "backward": SCALAR | {"description": "Whether a scan walks from the end."},
+            RENAMED: TEXT | {"description": "The name that this node had before, for `nnspec diff`."},
             "route": record("`route`", {"weights": TEXT, "indices": TEXT}, ("weights", "indices"),
                             description="Mixture of experts: each row's weights, and the copies that it goes to."),
         },

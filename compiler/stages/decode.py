@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import TypeVar
 
 from ..lang.diagnostic import Sink, fault, suggest
@@ -12,6 +12,7 @@ from ..lang.source import Source, Span
 from ..lang.spec import (
     CONTROL_KEYS,
     CONTROLS,
+    RENAMED,
     TARGETS,
     BlockSpec,
     DimText,
@@ -32,6 +33,7 @@ from ..lang.tree import Entry, Mapping, Scalar, Sequence, Tree
 
 TYPE = re.compile(r"\s*(optional\s+)?([A-Za-z_0-9]+)\s*\[(.*)\]\s*\Z", re.S)
 SETTING = re.compile(r"\s*(optional\s+)?(?:(int|float|bool|list|text)|one of\s+([^=]+?))\s*(?:=\s*(.+?)\s*)?\Z", re.S)
+NAME = re.compile(r"(?!(?:i|in)\Z)[a-z][a-z0-9_]*\Z")
 T = TypeVar("T")
 
 
@@ -88,6 +90,19 @@ class Decoder:
         named = name if isinstance(name, Scalar) else Scalar(stem, tree.span)
         return self.body(named, tree, unit, {}, {})
 
+    def renamed(self, tree: Mapping, taken: Container[str]) -> None:
+        """Check that every `renamed_from:` is a name that a node may have had."""
+        for entry in self.entries(tree, "graph"):
+            old = entry.value.get(RENAMED) if isinstance(entry.value, Mapping) else None
+            if not isinstance(old, Scalar):
+                continue
+            if old.text in taken:
+                self.sink.add(fault("duplicate-name", f"`{entry.key.text}` was `{old.text}`, and there is a `{old.text}` still", old.span,
+                                    help="`renamed_from:` takes the name that the node had before, which nothing has now").diagnostic)
+            elif not NAME.match(old.text):
+                self.sink.add(fault("bad-name", f"`{old.text}` was never the name of a node", old.span,
+                                    help="names are lower case letters, digits and `_`, such as `self_attention`").diagnostic)
+
     def block(self, name: Scalar, tree: Tree, unit: Unit) -> BlockSpec:
         tree = _as(Mapping, tree)
         settings = self.collect(tree, "settings", self.setting)
@@ -104,6 +119,7 @@ class Decoder:
                     raise fault("duplicate-name", f"`{entry.key.text}` names both an input and a node", entry.key.span,
                                 inputs[entry.key.text].name.span, help="rename one of them")
                 nodes[entry.key.text] = self.node(entry.key.text, entry.key.span, _as(Mapping, entry.value))
+        self.renamed(tree, {**nodes, **inputs})
         about = tree.get("about")
         return BlockSpec(name, about.text if isinstance(about, Scalar) else "", settings, slots, inputs, nodes,
                          self.outputs(tree, nodes), tree.span, unit)
@@ -136,7 +152,7 @@ class Decoder:
         control = next((c for c in CONTROLS if c in tree), None)
         target = "scan" if control == "scan" else next(t for t in TARGETS if t in tree)
         count = None if control in (None, "scan") else self.scalar(tree, control)
-        known = {*TARGETS, *CONTROLS, *CONTROL_KEYS}
+        known = {*TARGETS, *CONTROLS, *CONTROL_KEYS, RENAMED}
         fields = {e.key.text: Field(e.key, self.value(f"{name}.{e.key.text}", e.value)) for e in tree if e.key.text not in known}
         kind = "block" if target == "scan" else target
         return NodeSpec(name, kind, _as(Scalar, tree.get(target)), fields, where, control, count, self.scalar(tree, "along"),
