@@ -6,8 +6,12 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
+from typing import Any
 
+from ..ir.evaluate import evaluate
 from ..lang.diagnostic import Label, Sink, fault, nearest, suggest
+from ..lang.expression import parse_expression
+from ..lang.source import Span
 from ..lang.tree import Mapping, Scalar, Sequence, Tree, kind
 from .patterns import cycle
 from .section import Change, Choice, Key, Later, Section, number, same, words
@@ -16,16 +20,20 @@ UNKNOWN = "unknown-config-key"
 UNSUPPORTED = "unsupported-config"
 MISSING = "missing-config-key"
 BAD = "bad-config"
+MARK = "model_type"                              # an object with it is a config itself, of a part of the model
 
 
-def match_config(section: Section, config: Mapping, harmless: Iterable[str], sink: Sink) -> Matched:
+def match_config(section: Section, config: Mapping, harmless: Iterable[str], sink: Sink, sizes: Tree | None = None) -> Matched:
     """The changes that a config makes to the spec of its family; what the family does not know goes to `sink`.
 
-    `harmless` are keys that no model reads when it computes.
+    `harmless` are keys that no model reads when it computes, `sizes` those of the family.
     """
-    matcher = Matched(config, sink)
+    written = {e.key.text: e.value for e in sizes} if isinstance(sizes, Mapping) else {}
+    matcher = Matched(config, sink, written)
     matcher.section(section)
-    unknown(section, config, {*harmless, *matcher.covered}, sink)
+    harmless = tuple(harmless)
+    inner = {f"{e.key.text}.{name}" for e in config if isinstance(e.value, Mapping) and MARK in e.value for name in harmless}
+    unknown(section, config, {*harmless, *inner, *matcher.covered}, sink)
     sink.check()
     return matcher
 
@@ -36,6 +44,7 @@ class Matched:
 
     config: Mapping
     sink: Sink
+    sizes: dict[str, Tree] = dataclass_field(default_factory=dict)          # the family's, then those of the changes
     changes: list[Change] = dataclass_field(default_factory=list)
     covered: set[str] = dataclass_field(default_factory=set)
     later: list[Later] = dataclass_field(default_factory=list)
@@ -77,7 +86,7 @@ class Matched:
                         Label(key.name.span, "the family names it here"),
                         help="add it to config.json with the value that the weights were trained with")
         value = single(tree)
-        choice = key.choice(value.text) if value is not None else None
+        choice = (key.choice(value.text) or self.formula(key, value)) if value is not None else None
         if choice is not None:
             return self.choose(choice)
         if key.at:
@@ -86,8 +95,25 @@ class Matched:
             raise self.unsupported(key, name, tree)
         return self.size(key, key.size, name, tree, found is not None)
 
+    def formula(self, key: Key, value: Scalar) -> Choice | None:
+        """The choice whose expression over the sizes gives the number; the sizes are those that the keys before it say."""
+        wanted = number(value.text)
+        if wanted is None:
+            return None
+        given = (c for c in key.choose if c.formula)
+        return next((c for c in given if isinstance(n := self.evaluated(c.value), int | float) and math.isclose(n, wanted)), None)
+
+    def evaluated(self, given: Scalar, inside: tuple[str, ...] = ()) -> object:
+        def find(name: str, span: Span) -> Any:
+            tree = self.sizes.get(name)
+            if not isinstance(tree, Scalar) or name in inside:
+                raise fault(BAD, f"`{given.text}` cannot be known here: `{name}` is no number", span)
+            return self.evaluated(tree, (*inside, name))
+        return evaluate(parse_expression(given.text, given.span), find)
+
     def choose(self, choice: Choice) -> None:
         self.changes += choice.changes
+        self.sizes |= {c.path.text.removeprefix("sizes."): c.value for c in choice.changes if c.path.text.startswith("sizes.")}
         if choice.config is not None:
             self.section(choice.config)
 
@@ -102,6 +128,7 @@ class Matched:
             value = number_text
         path = Scalar(f"sizes.{size.text}", size.span)
         self.changes.append(Change("set", path, value))
+        self.sizes[size.text] = value
 
     def put(self, key: Key, name: str, tree: Tree, given: bool) -> None:
         """The value itself, or our word for it, at the paths."""
@@ -255,6 +282,6 @@ def shown(tree: Tree) -> str:
 
 
 def _short(tree: Tree) -> str:
-    text = tree.text if isinstance(tree, Scalar) else "..."
+    text = (tree.text or '""') if isinstance(tree, Scalar) else "..."
     return text if len(text) <= 40 else f"{text[:37]}..."
 

@@ -67,7 +67,7 @@ def fit(tree: Mapping, config: Mapping, name: str, harmless: Iterable[str], sink
     sink.check()
     section = _section(tree, sink)
     sink.check()
-    matched = match_config(section, config, harmless, sink)
+    matched = match_config(section, config, harmless, sink, tree.get("sizes"))
     sink.check()
     done: list[Change] = []
     later = list(matched.later)

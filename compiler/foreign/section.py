@@ -46,6 +46,7 @@ class Choice:
     value: Scalar
     changes: tuple[Change, ...] = ()
     config: Section | None = None
+    formula: bool = False                         # the value is an expression over the sizes, such as `width`
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,16 @@ def _choice(value: Scalar, tree: Tree, sizes: Collection[str], sink: Sink) -> Ch
             changes += [Change(what, e.key, e.value) for e in written]
     new = {c.path.text.removeprefix("sizes.") for c in changes if c.what == "add" and c.path.text.startswith("sizes.")}
     config = read_section(tree.get("config"), {*sizes, *new}, sink) if "config" in tree else None
-    return Choice(value, tuple(changes), config)
+    return Choice(value, tuple(changes), config, _formula(value, sizes, sink))
+
+
+def _formula(value: Scalar, sizes: Collection[str], sink: Sink) -> bool:
+    """Whether a choice is made by an expression over sizes, and not by a word or a number."""
+    if value.quoted or number(value.text) is not None or words(value.text, sizes):
+        return False
+    with sink.catch():
+        _check_names(value, sizes)
+    return True
 
 
 def _one(tree: Tree | None) -> Scalar | None:

@@ -37,7 +37,7 @@ def test_trees_are_read_as_they_were_written(data, inline):
 
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers())
 def test_short_numbers_are_the_same_numbers(number):
-    assert float(tidy(json.dumps(number))) == number
+    assert json.loads(tidy(json.dumps(number))) == number
 
 
 ODD = st.sampled_from([None, True, False, 0, -1, 3, 1.5, 1e300, 10**400, "", "x", "3", "null", "a\nb: c", [], [1], [1, 2], ["x"], {},

@@ -86,6 +86,26 @@ def test_values_that_go_nowhere_are_refused(tmp_path):
         ("unsupported-config", "`scale` is `wide`, and a number, true or false was expected")]
 
 
+def test_a_choice_may_be_an_expression_over_sizes(tmp_path):
+    choose = "{size: inner, choose: {2 * wide: {set: {graph.layers.ffn.hidden: 5}}, wide: {set: {graph.layers.ffn.hidden: 6}}}}"
+    family = FAMILY.replace("layers: 3,", "layers: 3, wide: 4 * heads, inner: 12,").replace("hidden: 12", "hidden: inner").replace(
+        "    use: rope\n", f"    use: rope\n    n_head: {{size: heads, default: 2}}\n    n_inner: {choose}\n")
+    hidden = [imported(tmp_path, family, n_inner=n, **more)["ffn"]["hidden"]
+              for n, more in ((8, {}), (16, {}), (17, {}), (16, {"n_head": 4}), (8.0, {}))]
+    assert hidden == ["6", "5", "inner", "6", "6"]
+    assert wrong(tmp_path, family.replace("{2 * wide:", "{2 * wied:")) == [("unknown-name", "no size is called `wied`")]
+    looped = family.replace("wide: 4 * heads", "wide: wide + 1")
+    assert ("bad-config", "`wide + 1` cannot be known here: `wide` is no number") in refused(tmp_path, looped, n_inner=8)
+
+
+def test_parts_with_a_config_of_their_own_have_harmless_keys_too(tmp_path):
+    part = {"model_type": "", "id2label": {"0": "a"}, "torchscript": False}
+    assert imported(tmp_path, vision=part)["ffn"]["hidden"] == "12"
+    deeper = refused(tmp_path, vision=part | {"depth": 3})
+    assert deeper == [("unknown-config-key", "the family does not know the config key `vision.depth`")]
+    assert len(refused(tmp_path, vision={"torchscript": False, "id2label": {}})) == 1
+
+
 def test_absent_kinds_may_be_a_choice(tmp_path):
     assert imported(tmp_path, old=1)["pattern"] == [{}, {"attention": {"window": "2"}}] == imported(tmp_path, kinds=None)["pattern"]
     assert imported(tmp_path, kinds=["near", "far", "far"])["pattern"] == [{"attention": {"window": "3"}}, {"times": "2"}]
