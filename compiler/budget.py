@@ -26,14 +26,16 @@ PLACE = ("limit", "at")
 
 @dataclass(frozen=True)
 class Limit:
-    """The most that a model may have of a metric, at sizes and in a dtype (those of `nnspec cost` where nothing is said)."""
+    """The most that a model may have of a metric, at sizes and in a dtype (those of `nnspec cost` where nothing is said).
+
+    `spans` are where its parts are written in a spec: `name`, `limit`, `dtype` and the free dimensions.
+    """
 
     name: str
     most: int
     sizes: Mapping[str, int] = field(default_factory=dict)
     dtype: str | None = None
-    span: Span | None = None
-    key: Span | None = None
+    spans: Mapping[str, Span] = field(default_factory=dict)
 
 
 def over(graph: Graph, budget: TreeMapping | None, sink: Sink) -> list[Diagnostic]:
@@ -53,34 +55,38 @@ def exceeded(table: CostTable, limit: Limit) -> list[Diagnostic]:
     from .cost_memory import BYTES
     from .cost_table import DTYPE
     if limit.dtype is not None and limit.dtype not in BYTES:
-        raise fault("bad-attribute", f"`{limit.dtype}` is no dtype of a model", limit.span, help=suggest(limit.dtype, BYTES, "dtypes"))
+        raise fault("bad-attribute", f"`{limit.dtype}` is no dtype of a model", limit.spans.get("dtype"),
+                    help=suggest(limit.dtype, BYTES, "dtypes"))
     try:
-        return exceeds(table.at(limit.sizes, limit.dtype or DTYPE), limit)
+        costs = table.at(limit.sizes, limit.dtype or DTYPE)
     except KeyError as unknown:
         from .cost import free_dimensions
-        raise fault("unknown-name", f"the model has no free dimension `{unknown.args[0]}`", limit.span,
+        raise fault("unknown-name", f"the model has no free dimension `{unknown.args[0]}`", limit.spans.get(unknown.args[0]),
                     help=suggest(str(unknown.args[0]), free_dimensions(table.graph), "dimensions")) from None
+    return exceeds(costs, limit)
 
 
 def exceeds(costs: Costs, limit: Limit) -> list[Diagnostic]:
     """The same where the sizes are chosen."""
     from .cost_table import FIXED, METRICS, largest
     if limit.name not in METRICS:
-        raise fault("unknown-key", f"`budget` has no key `{limit.name}`", limit.key, help=suggest(limit.name, METRICS, "keys"))
+        raise fault("unknown-key", f"`budget` has no key `{limit.name}`", limit.spans.get("name"),
+                    help=suggest(limit.name, METRICS, "keys"))
     metric, table = METRICS[limit.name], costs.table
     bounds = {b.symbol: b.limit for b in table.graph.bounds}
     for name, n in costs.sizes.items():
         if n > bounds.get(name, n):
-            raise fault("bad-attribute", f"`{name}` is at most {bounds[name]:,} in this model, not {n:,}", limit.span)
+            raise fault("bad-attribute", f"`{name}` is at most {bounds[name]:,} in this model, not {n:,}", limit.spans.get(name))
     have = metric.value(costs)
     if have is None:
-        raise fault("cannot-stream", f"there is no `{limit.name}` to limit", limit.span, note=str(table.step),
+        raise fault("cannot-stream", f"there is no `{limit.name}` to limit", limit.spans.get("name"), note=str(table.step),
                     help="take it out of the budget: the model cannot be run step by step")
     if have <= limit.most:
         return []
     at = " ".join(f"{k}={n}" for k, n in costs.sizes.items())
     where = (f" at {at}" if at and limit.name not in FIXED | {"weight_bytes"} else "") + (f" in {costs.dtype}" if metric.unit else "")
-    return [diagnostic("over-budget", f"the model has {have:,} {metric.about}{where}, and its budget is {limit.most:,}", limit.span,
+    headline = f"the model has {have:,} {metric.about}{where}, and its budget is {limit.most:,}"
+    return [diagnostic("over-budget", headline, limit.spans.get("limit"),
                        note=[f"{n:>15,}  {path}" for path, n in largest(metric.parts(costs), LISTED)])]
 
 
@@ -92,7 +98,7 @@ def check(table: CostTable, limits: Iterable[Limit]) -> list[Diagnostic]:
 def _limit(key: Scalar, value: Tree, sizes: Mapping[str, Any]) -> Limit:
     """An entry of `budget:`, `NAME: LIMIT` or `NAME: {limit: LIMIT, at: {S: 8192, dtype: float16}}`."""
     if not isinstance(value, TreeMapping):
-        return Limit(key.text, _number(value, sizes), span=value.span, key=key.span)
+        return Limit(key.text, _number(value, sizes), spans={"name": key.span, "limit": value.span})
     for entry in value:
         if entry.key.text not in PLACE:
             raise fault("unknown-key", f"a budget has no key `{entry.key.text}`", entry.key.span,
@@ -106,8 +112,9 @@ def _limit(key: Scalar, value: Tree, sizes: Mapping[str, Any]) -> Limit:
     dtype = entries.pop("dtype", None)
     if dtype is not None and not isinstance(dtype, Scalar):
         raise fault("bad-attribute", "`dtype` is the name of a dtype", dtype.span)
+    spans = {name: written.span for name, written in (*entries.items(), ("limit", most), *([("dtype", dtype)] if dtype else []))}
     found = {name: _number(written, sizes, positions=True) for name, written in entries.items()}
-    return Limit(key.text, _number(most, sizes), found, dtype.text if dtype else None, most.span, key.span)
+    return Limit(key.text, _number(most, sizes), found, dtype.text if dtype else None, {**spans, "name": key.span})
 
 
 def _number(value: Tree, sizes: Mapping[str, Any], positions: bool = False) -> int:
