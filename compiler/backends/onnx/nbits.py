@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,6 +17,8 @@ from .emit import Emitted
 
 DOMAIN = "com.microsoft"
 KINDS = ("transpose", "packed")         # recipes of [i, o] matrices
+PARTS = ("numbers", "scales", "zeros")  # of a quantised matrix, in the order in which they are asked for
+_LAST: dict[Any, dict[str, np.ndarray]] = {}     # the matrix whose parts are being asked for
 
 
 def narrowed(emitted: Emitted, bits: int, block: int, keep: Callable[[Recipe], bool]) -> tuple[Emitted, list[Recipe], list[str]]:
@@ -60,9 +63,9 @@ def _recipes(recipe: Recipe, bits: int, block: int, taken: set[str]) -> list[Rec
     """Numbers, scales and zero points of a weight [i, o]."""
     size, outputs = recipe.shape
     blocks = -(-size // block)
-    shapes = {"numbers": (outputs, blocks, block * bits // 8), "scales": (outputs, blocks), "zeros": (outputs, -(-blocks * bits // 8))}
+    shapes = ((outputs, blocks, block * bits // 8), (outputs, blocks), (outputs, -(-blocks * bits // 8)))
     made = []
-    for part, shape in shapes.items():
+    for part, shape in zip(PARTS, shapes, strict=True):
         name = fresh(f"{recipe.name}:{part}", taken)
         taken.add(name)
         settings = (("bits", bits), ("block", block), ("part", part))
@@ -80,8 +83,16 @@ def _replace(node: NodeProto, parts: list[Recipe], recipe: Recipe, bits: int, bl
 
 def integers(weights: list[Any], settings: dict[str, Any]) -> np.ndarray:
     """One part of the quantised matrix of [o, i] weights, one below the other."""
+    matrix = np.ascontiguousarray(np.concatenate([np.asarray(w, np.float32) for w in weights]).T)                 # [i, o]
+    key = (hashlib.blake2b(matrix).digest(), matrix.shape, settings["bits"], settings["block"])
+    found = _LAST.get(key) or _quantised(matrix, settings["bits"], settings["block"])
+    _LAST.clear()
+    if settings["part"] != PARTS[-1]:
+        _LAST[key] = found
+    return found[settings["part"]]
+
+
+def _quantised(matrix: np.ndarray, bits: int, block: int) -> dict[str, np.ndarray]:
     from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQuantConfig, DefaultWeightOnlyQuantizer
-    matrix = np.concatenate([np.asarray(w, np.float32) for w in weights]).T                # [i, o]
-    config = DefaultWeightOnlyQuantConfig(block_size=settings["block"], is_symmetric=False, bits=settings["bits"])
-    made = DefaultWeightOnlyQuantizer(config).qbits_block_quant(np.ascontiguousarray(matrix))
-    return dict(zip(("numbers", "scales", "zeros"), made, strict=True))[settings["part"]]
+    config = DefaultWeightOnlyQuantConfig(block_size=block, is_symmetric=False, bits=bits)
+    return dict(zip(PARTS, DefaultWeightOnlyQuantizer(config).qbits_block_quant(matrix), strict=True))
