@@ -230,6 +230,6 @@ def _chunk(g: Any, past: Any, N: Dim) -> Any:
 def _slots(g: Any, past: Any, N: Dim, C: Dim) -> Any:
     """int64 [B C]: the position in each slot of a ring."""
     def make() -> Any:
-        last = g.op("Unsqueeze", g.op("Sub", g.op("Add", past, g.size(N)), g.ints(1)), g.ints(1))
+        last = g.op("Slice", _chunk(g, past, N), g.ints(-1), g.ints(2**63 - 1), g.ints(1))        # past + N - 1, on the device
         return g.op("Sub", last, g.op("Mod", g.op("Sub", last, positions(g, C)), g.size(C)))
     return g.once(("ring slots", past.name, N, C), make)

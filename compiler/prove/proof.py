@@ -20,6 +20,7 @@ from ..runtime.manifest import Manifest, read
 from .build import LIBRARIES, Missing, standin
 
 ROWS, LENGTHS = 3, (128, 511)                     # 511: an odd length, which kernels with masks cannot take as it is
+STEPS = ((1, 64), (5, 520), (1, 2048))           # new positions of a step, and slots of its caches
 FUSED = {"FLASH_ATTENTION": "FLASH", "EFFICIENT_ATTENTION": "EFFICIENT", "CUDNN_FLASH_ATTENTION": "CUDNN",
          "TRT_FUSED_ATTENTION": "TRT", "TRT_FLASH_ATTENTION": "TRT", "TRT_CROSS_ATTENTION": "TRT", "TRT_CAUSAL_ATTENTION": "TRT"}
 RAN, SELECTED = "ran", "selected (dry run)"
@@ -52,7 +53,7 @@ def prove(folder: str | os.PathLike[str]) -> dict[str, Any]:
     `kernels` counts those of all cases, `sites` lists each site's by case.
     """
     folder, manifest = Path(folder), read(folder)
-    cases = [case(manifest, n) for n in LENGTHS]
+    cases = cases_of(manifest)
     found = (_probe(folder, cases, {}, RAN) if _gpu() else None) or _dry(folder, cases)
     names = [" ".join(f"{k}={v}" for k, v in c.items()) for c in cases]
     sites = _sites(manifest, found.kernels)
@@ -60,6 +61,14 @@ def prove(folder: str | os.PathLike[str]) -> dict[str, Any]:
     kernels = Counter(FUSED.get(k, str(k)) for site in sites for k in site["kernels"] if k)
     return {"status": "failed" if short else "passed", "how": found.how, "runtime": found.runtime, "cases": names,
             "kernels": dict(sorted(kernels.items())), "sites": sites, "shortfalls": short}
+
+
+def cases_of(manifest: Manifest) -> list[dict[str, int]]:
+    """Two lengths; of a step, new positions and slots, with 511 of whatever else is free."""
+    if manifest.stream is None:
+        return [case(manifest, n) for n in LENGTHS]
+    slots = {s.capacity for s in manifest.stream.states if s.capacity}
+    return [{n: new if n == "N" else size if n in slots else k for n, k in case(manifest, LENGTHS[1]).items()} for new, size in STEPS]
 
 
 def case(manifest: Manifest, length: int) -> dict[str, int]:

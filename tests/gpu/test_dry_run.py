@@ -90,6 +90,26 @@ def test_windows_need_no_mask_in_half_precision(tmp_path, dtype):
     assert set(proof["kernels"]) <= {"FLASH", "CUDNN"} and sum(proof["kernels"].values()) == 2 * count
 
 
+STEPPED = {"gpt2": SPECS["gpt2"][:2], "llama-3-8b": SPECS["llama-3-8b"][:2], "mistral-7b": SPECS["mistral-7b"][:2],
+           "gemma2-2b": ("gemma2-2b", FAMILIES["gemma2-2b"]), "transformer-base": SPECS["transformer-base"][:2],
+           "mla": (HARD / "mla.yaml", {}), "t5": SPECS["t5"][:2], "bloom-560m": ("bloom-560m", SMALL),
+           "additive-seq2seq": SPECS["additive-seq2seq"][:2], "mamba": (HARD / "mamba.yaml", {})}
+LEAN = {"gpt2", "llama-3-8b", "transformer-base"}                # causality alone says what is seen
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", STEPPED)
+def test_steps_over_a_cache_are_fused_and_nothing_is_left_to_the_cpu(tmp_path, name, dtype):
+    """One and five new positions, over caches of 64, 520 and 2048 slots; those of windows are rings."""
+    spec, sizes = STEPPED[name]
+    proof = proof_of(spec, tmp_path / "out", sizes=sizes, dtype=dtype, form="step")
+    assert (proof["shortfalls"], proof["status"]) == ([], "passed")
+    assert [part for case in proof["cases"] for part in case.split() if part.startswith("N=")] == ["N=1", "N=5", "N=1"]
+    assert all(len(s["kernels"]) == 3 and set(s["kernels"]) <= FUSED for s in proof["sites"])
+    if name in LEAN:
+        assert set(proof["kernels"]) <= ({"EFFICIENT"} if dtype == "float32" else {"FLASH", "CUDNN"})
+
+
 ATTENDS = """
 nnspec: 1
 inputs: {x: "float[B, S, 24]"}
