@@ -14,7 +14,7 @@ class Beams:
     `early_stopping` and `length_penalty` as in `Settings`; `most` is L, the largest number of new tokens.
     """
 
-    def __init__(self, rows: int, beams: int, most: int, stops: tuple[int, ...], length_penalty: float, early_stopping: bool | str):
+    def __init__(self, rows: int, beams: int, most: int, stops: list[int], length_penalty: float, early_stopping: bool | str):
         self.rows, self.beams, self.most, self.stops = rows, beams, most, np.array(stops, np.int64)
         self.length_penalty, self.early_stopping = length_penalty, early_stopping
         self.width = max(2, 1 + len(stops)) * beams          # so that as many as beams go on when all others end

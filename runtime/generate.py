@@ -150,7 +150,7 @@ class Job:
     # inside
 
     def _rows(self) -> int | None:
-        return next((int(np.shape(v)[0]) for v in self.inputs.values() if np.ndim(v)), None)
+        return next((len(v) for v in self.inputs.values() if isinstance(v, list | tuple) or getattr(v, "ndim", 0) > 0), None)
 
     def _most(self) -> int:
         limit, asked = self.decoder.limit, self.settings.max_new_tokens
@@ -277,7 +277,10 @@ def _rows_of(ids: Any) -> list[np.ndarray]:
 
 def _kept(rows: list[np.ndarray], keep: Any) -> list[np.ndarray]:
     """The kept tokens of padded rows: the state has no holes, so that what stands left moves to the start."""
-    mask = np.asarray(keep)
+    try:
+        mask = np.asarray(keep)
+    except ValueError:                            # rows of different lengths
+        mask = np.zeros(0)
     if mask.shape != (len(rows), len(rows[0]) if rows else 0) or len({len(r) for r in rows}) > 1:
         raise ArtifactError("bad-inputs", f"`keep` has shape {list(mask.shape)}, and the ids have {len(rows)} rows of "
                             f"{sorted({len(r) for r in rows})}", "expected bool[B, S] for ids of int64[B, S]")

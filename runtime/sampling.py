@@ -56,8 +56,8 @@ class Settings:
         return cls(**given)
 
     @property
-    def stops(self) -> tuple[int, ...]:
-        return () if self.stop is None else (self.stop,) if isinstance(self.stop, int | np.integer) else tuple(map(int, self.stop))
+    def stops(self) -> list[int]:
+        return _many(self.stop)
 
     @property
     def sampled(self) -> bool:
@@ -67,7 +67,7 @@ class Settings:
     def plain(self) -> bool:
         """Whether the scores are taken as they are."""
         return self.repetition_penalty == 1 and not (self.min_new_tokens and self.stops) and self.forced_bos is None \
-            and self.forced_eos is None and not len(self.suppress) and not len(self.begin_suppress)
+            and self.forced_eos is None and not _many(self.suppress) and not _many(self.begin_suppress)
 
     def problems(self, vocabulary: int, rows: int) -> list[ArtifactError]:
         """What is wrong with the settings, for scores of this many tokens and a batch of rows."""
@@ -77,16 +77,15 @@ class Settings:
             if value is not None and not (_number(value) and legal(value)):
                 found.append(f"`{name}` is {value!r}, expected {told}")
         ids = [(n, getattr(self, n)) for n in ("decoder_start", "forced_bos", "forced_eos") if getattr(self, n) is not None]
-        lists = {"stop": self.stops, "suppress": self.suppress, "begin_suppress": self.begin_suppress}
-        ids += [(name, i) for name, many in lists.items() for i in many]
+        ids += [(n, i) for n in ("stop", "suppress", "begin_suppress") for i in _many(getattr(self, n))]
         found += [f"`{name}` has the id {i!r}, and ids lie in [0, {vocabulary})" for name, i in ids
-                  if not (isinstance(i, int | np.integer) and 0 <= i < vocabulary)]
+                  if not (_whole(i) and 0 <= i < vocabulary)]
         if self.early_stopping not in (True, False, "never"):
             found.append(f"`early_stopping` is {self.early_stopping!r}, expected true, false or \"never\"")
-        if self.seed is not None and not isinstance(self.seed, int | np.integer) and len(self.seed) != rows:
-            found.append(f"`seed` has {len(self.seed)} entries, and the batch {rows} rows")
-        if self.seed is not None and any(int(s) < 0 for s in np.atleast_1d(self.seed)):
-            found.append("`seed` is negative")
+        seeds = _many(self.seed)
+        if len(seeds) != rows and not _whole(self.seed) and self.seed is not None:
+            found.append(f"`seed` has {len(seeds)} entries, and the batch {rows} rows")
+        found += [f"`seed` is {s!r}, expected whole numbers from 0" for s in seeds if not (_whole(s) and s >= 0)]
         if self.beams > 1 and self.sampled:
             found.append("beam search does not sample: give `beams`, or `temperature`, `top_k`, `top_p`, `min_p`")
         return [ArtifactError("bad-inputs", x) for x in found]
@@ -123,15 +122,14 @@ class Processors:
             part = scores[found]
             scores[found] = np.where(part < 0, part * penalty, part / penalty)
         if new < s.min_new_tokens and s.stops:
-            scores[:, list(s.stops)] = -np.inf
+            scores[:, s.stops] = -np.inf
         if s.forced_bos is not None and self.first + new == 1:
             scores = self._forced(scores, s.forced_bos)
         if s.forced_eos is not None and new == self.most - 1:
             scores = self._forced(scores, s.forced_eos)
-        if len(s.suppress):
-            scores[:, list(s.suppress)] = -np.inf
-        if len(s.begin_suppress) and new == (s.forced_bos is not None and self.first == 1):
-            scores[:, list(s.begin_suppress)] = -np.inf
+        scores[:, _many(s.suppress)] = -np.inf
+        if new == (s.forced_bos is not None and self.first == 1):
+            scores[:, _many(s.begin_suppress)] = -np.inf
         return scores
 
     def _forced(self, scores: np.ndarray, token: int) -> np.ndarray:
@@ -178,7 +176,7 @@ def _reached(parts: np.ndarray, share: float) -> int:
 
 def generators(seed: int | Sequence[int] | None, prompts: Sequence[np.ndarray]) -> list[np.random.Generator]:
     """One for each row, of its seed and prompt, or of the machine's entropy."""
-    seeds = [seed] * len(prompts) if seed is None or isinstance(seed, int | np.integer) else seed
+    seeds = [seed] * len(prompts) if seed is None or _whole(seed) else _many(seed)
     return [np.random.default_rng(None if s is None else [int(s), *ids.tolist()]) for s, ids in zip(seeds, prompts, strict=True)]
 
 
@@ -193,9 +191,14 @@ def _softmax(scores: np.ndarray) -> np.ndarray:
     return part / part.sum()
 
 
+def _many(value: Any) -> list[Any]:
+    """None, one, or several as a list."""
+    return [] if value is None else [value] if np.ndim(value) == 0 else list(value)
+
+
 def _number(value: Any) -> bool:
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def _whole(value: Any) -> bool:
-    return isinstance(value, int | np.integer)
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -178,7 +178,9 @@ WRONG = [
     ({"collect": ["attention"]}, "`attention`"),
     ({"keep": [[1, 1]]}, "`keep` has shape"), ({"keep": [[1, 0, 1]]}, "a hole in row 0"),
     ({"inputs": {"source": [[1]]}}, "takes no `source`"),
-    ({"seed": -1, "top_k": 3}, "`seed` is negative"),
+    ({"seed": -1, "top_k": 3}, "`seed` is -1, expected"), ({"seed": "a"}, "`seed` is 'a'"), ({"stop": "a"}, "`stop` has the id 'a'"),
+    ({"suppress": 50}, "`suppress` has the id 50"), ({"keep": [[1], [1, 1]]}, "`keep` has shape"),
+    ({"stop": [True]}, "`stop` has the id True"),
 ]
 
 
@@ -201,6 +203,11 @@ def test_without_a_bound_the_number_of_tokens_is_asked_for(opened):
     assert len(generate(opened["gpt2"], [1, 2, 3]).tokens[0]) == 61
     with pytest.raises(ArtifactError, match="2 prompts, and the inputs have 3 rows"):
         generate(opened["luong"], [[1], [2]], given("luong")[1], max_new_tokens=2)
+
+
+def test_inputs_of_the_prefix_are_checked_by_it(opened):
+    with pytest.raises(ArtifactError, match="not rectangular"):
+        generate(opened["luong"], [[1], [2]], {"source": [[1, 2], [3]], "source_length": [2, 1]}, max_new_tokens=2)
 
 
 def test_models_that_take_more_than_tokens_are_refused(tmp_path):
