@@ -238,12 +238,14 @@ def sources(rules: Iterable[Rule], shapes: Mapping[str, Shape], sink: Sink,
                 break
         else:
             out[path] = Source((path,), shape)
-    folded = sorted({re.sub(r"(?<=\.)\d+(?=\.)", "{i}", p) for p in shapes})
+    free = [p for p in shapes if out.get(p, Source((), ())).rule is None] or shapes
+    folded = sorted({re.sub(r"(?<=\.)\d+(?=\.)", "{i}", p) for p in free})
+    what = "parameters" if free is shapes else "parameters that no rule names"
     for k, rule in enumerate(rules):
         for part, path in enumerate(rule.paths):
             if (k, part) not in used:
                 sink.add(diagnostic("bad-checkpoint", f"no parameter is called `{path}`", rule.key.span,
-                                    help=suggest(path, folded, "parameters"), severity=idle))
+                                    help=suggest(path, folded, what), severity=idle))
     return out
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from collections.abc import Mapping as AnyMapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ from ..ir.evaluate import evaluate
 from ..lang.diagnostic import Label, Sink, diagnostic, fault
 from ..lang.expression import parse_expression
 from ..lang.source import Span
-from ..lang.tree import Mapping, Scalar, Sequence, Tree
+from ..lang.tree import Mapping, Scalar, Sequence, Tree, chosen_blocks, scalars
 from ..stages.compose import change, walk
 from .config import UNSUPPORTED, match_config
 from .section import Change, Choice, Later, Section, read_section
@@ -65,7 +65,7 @@ def _check_choice(choice: Choice, tree: Mapping, sink: Sink) -> None:
 def fit(tree: Mapping, config: Mapping, name: str, harmless: Iterable[str], sink: Sink) -> Fitted:
     """The family's tree as `config` has it, under another name."""
     sink.check()
-    section = _section(tree, sink)
+    start, section = tree, _section(tree, sink)
     sink.check()
     matched = match_config(section, config, harmless, sink, tree.get("sizes"))
     sink.check()
@@ -76,7 +76,29 @@ def fit(tree: Mapping, config: Mapping, name: str, harmless: Iterable[str], sink
             for one in _concrete(tree, made, later):
                 tree = change(tree, one.what, one.path, one.value)
                 done.append(one)
+    for one in _idle(tree, _chosen(start)):
+        tree = change(tree, one.what, one.path, one.value)
+        done.append(one)
     return Fitted(tree, tuple(done), tuple(later))
+
+
+def _chosen(tree: Mapping) -> set[str]:
+    checkpoint = tree.get("checkpoint")
+    return chosen_blocks(tree, checkpoint if isinstance(checkpoint, Mapping) else None)
+
+
+def _idle(tree: Mapping, chosen: set[str]) -> Iterator[Change]:
+    """The removal of blocks that choices use, where the choice was not made."""
+    blocks = tree.get("blocks")
+    if not isinstance(blocks, Mapping):
+        return
+    left = list(blocks)
+    while idle := [e for e in left if e.key.text in chosen and not any(
+            s.text == e.key.text for part in (tree.get("graph"), *(o.value for o in left if o is not e)) for s in scalars(part))]:
+        left = [e for e in left if e not in idle]
+        yield from (_drop(f"blocks.{e.key.text}", e.key.span) for e in idle if left)
+    if not left and len(blocks):
+        yield _drop("blocks", blocks.span)
 
 
 def _renamed(tree: Mapping, name: str, span: Span) -> list[Change]:

@@ -79,3 +79,23 @@ def plain(tree: Tree) -> object:
     if isinstance(tree, Sequence):
         return [plain(item) for item in tree]
     return {e.key.text: plain(e.value) for e in tree}
+
+
+def scalars(tree: Tree | None) -> Iterator[Scalar]:
+    """Every scalar value of a tree, at any depth, in order."""
+    if isinstance(tree, Scalar):
+        yield tree
+    for inner in (e.value for e in tree) if isinstance(tree, Mapping) else tree if isinstance(tree, Sequence) else ():
+        yield from scalars(inner)
+
+
+def chosen_blocks(tree: Mapping, checkpoint: Mapping | None) -> set[str]:
+    """Names of a file's blocks that a choice of its `checkpoint: config:` names, and of those that these name."""
+    blocks = tree.get("blocks")
+    todo: list[Tree | None] = [checkpoint.get("config") if checkpoint else None]
+    found: set[str] = set()
+    while todo and isinstance(blocks, Mapping):
+        new = {s.text for s in scalars(todo.pop()) if s.text in blocks} - found
+        found |= new
+        todo += [blocks.get(name) for name in new]
+    return found

@@ -1,6 +1,7 @@
 """What families share: keys of the library (`use:`), words (`words:`), values that go to a path (`at:`), kinds that may be absent."""
 
 import json
+import re
 
 import pytest
 from nnspec.lang.diagnostic import Diagnostics
@@ -104,6 +105,37 @@ def test_parts_with_a_config_of_their_own_have_harmless_keys_too(tmp_path):
     deeper = refused(tmp_path, vision=part | {"depth": 3})
     assert deeper == [("unknown-config-key", "the family does not know the config key `vision.depth`")]
     assert len(refused(tmp_path, vision={"torchscript": False, "id2label": {}})) == 1
+
+
+def test_blocks_of_choices_that_are_not_made_go(tmp_path):
+    blocks = """\
+blocks:
+  both: {inputs: {in: "float[*b, D]"}, graph: {out: {block: half, in: in}}}
+  half: {inputs: {in: "float[*b, D]"}, graph: {out: {op: scale, in: in, by: 0.5}}}
+  idle: {inputs: {in: "float[*b, D]"}, graph: {out: {op: scale, in: in, by: 0.5}}}
+"""
+    family = FAMILY.replace("checkpoint:\n", f"{blocks}checkpoint:\n").replace(
+        "    use: rope\n", "    use: rope\n    halved: {default: false, choose: {false: {}, true: {add: {graph.half: {block: both, in: layers}}, "
+        "set: {graph.logits.in: half}}}}\n")
+    (tmp_path / "alone.yaml").write_text(family)
+    assert [w.headline for w in load(tmp_path / "alone.yaml").warnings] == ["nothing uses block `idle`"]
+    family = re.sub("  idle: .*\n", "", family)
+    imported(tmp_path, family)
+    assert "blocks" not in (tmp_path / "toy.yaml").read_text() and not load(tmp_path / "toy.yaml").warnings
+    imported(tmp_path, family, halved=True)
+    assert "blocks" in (tmp_path / "toy.yaml").read_text() and not load(tmp_path / "toy.yaml").warnings
+    imported(tmp_path, family.replace("in: half}}}}", "in: half}}, two: {add: {graph.half: {block: half, in: layers}}}}}"), halved="two")
+    text = (tmp_path / "toy.yaml").read_text()
+    assert "  half:" in text and "  both:" not in text and [w.headline for w in load(tmp_path / "toy.yaml").warnings] == [
+        "node `half` does not reach any output"]
+
+
+def test_a_rule_for_no_parameter_names_those_without_a_rule(tmp_path):
+    tensors = 'tensors: {"layers.{i}.attention.query.weight": "{i}.q", "layers.{i}.attention.qeury.bias": "{i}.b"}'
+    (tmp_path / "family.yaml").write_text(FAMILY.replace("checkpoint:\n", f"checkpoint:\n  {tensors}\n"))
+    warning, = load(tmp_path / "family.yaml").warnings
+    assert warning.headline == "no parameter is called `layers.{i}.attention.qeury.bias`"
+    assert warning.helps == ("did you mean `layers.{i}.attention.query.bias`?",)
 
 
 def test_absent_kinds_may_be_a_choice(tmp_path):

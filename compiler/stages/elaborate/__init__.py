@@ -12,6 +12,7 @@ from ...ir.graph import Bound, Graph, Origin, TensorType
 from ...lang.diagnostic import Sink, fault
 from ...lang.source import Span
 from ...lang.spec import Spec, TypeText
+from ...lang.tree import chosen_blocks
 from .attributes import word
 from .expand import Expander
 from .scope import Poisoned, Scope
@@ -39,7 +40,7 @@ def elaborate(spec: Spec, sink: Sink) -> Graph | None:
             sizes[name] = scope.size(name)
     expander = Expander(sink, main)
     region = expander.graph(main, scope)
-    expander.check_unused_blocks()
+    expander.check_unused_blocks(chosen_blocks(spec.tree, spec.checkpoint))
     if sink.errors or region is None:
         return None
     expander.warn_unused()

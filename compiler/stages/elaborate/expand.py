@@ -74,8 +74,9 @@ class Expander:
         verb = "is used here" if use is scope.chain[0] else "comes in here"
         return Fault(with_label(d, Label(use, f"block `{block.name.text}` {verb}")))
 
-    def check_unused_blocks(self) -> None:
-        """What can be said of the model's own blocks that nothing uses: unknown names and loops."""
+    def check_unused_blocks(self, chosen: set[str]) -> None:
+        """What can be said of the model's own blocks that nothing uses: unknown names and loops. Choices of a
+        family may use those of `chosen`."""
         unit = self.main.unit
         for block in (unit.blocks[n] for n in sorted(unit.own) if unit.blocks[n] not in self.seen):
             order(block, self.sink)
@@ -84,7 +85,7 @@ class Expander:
             for scalar in (s for s in refs if s.text.partition(".")[0] not in known and not is_number(s)):
                 nothing = Scope(block, RegionBuilder("", Origin(block.span)))
                 self.sink.add(nothing.no_value(scalar.text.partition(".")[0], scalar).diagnostic)
-            if not self.sink.errors:
+            if not self.sink.errors and block.name.text not in chosen:
                 self.sink.add(diagnostic("unused", f"nothing uses block `{block.name.text}`", block.name.span, severity="warning",
                                          help="remove it, or move it to a file of blocks"))
 
