@@ -81,4 +81,4 @@ function badge(tone, content, shape = tone) {
   return el('span', { class: `badge ${tone}` }, shape && icon(shape), content);
 }
 
-const link = (key, content) => el('a', { href: `#path:${encodeURI(key)}`, class: 'mono' }, text(content));
+const link = where => el('a', { href: `#path:${encodeURIComponent(where)}`, class: 'mono' }, text(where));

@@ -34,7 +34,7 @@ function drawEdits() {
     el('div', { class: 'title' }, el('h2', { id: 'edits-title' }, title),
       report.edits.length > 0 && el('span', { class: 'muted' }, report.tally.split(': ')[1] || '')),
     report.edits.length === 0 ? unchanged() : shown.length === 0 ? el('p', { class: 'empty' }, 'No edit matches.')
-      : el('ol', { class: 'edits' }, shown.map(e => el('li', {}, editCard(e, open.has(`edit-${e.n}`))))));
+      : el('ol', { class: 'edits' }, shown.map(e => el('li', {}, editCard(e, open.has(`card-${e.n}`))))));
 }
 
 function unchanged() {
@@ -47,7 +47,7 @@ function unchanged() {
 function editCard(e, open) {
   const parameters = e.deltas.find(d => d.key === 'parameters' && d.delta);
   const first = e.where.slice(0, 2);
-  const card = el('details', { class: `edit ${TONES[e.level]}`, id: `edit-${e.n}`, 'data-id': e.id, open });
+  const card = el('details', { class: `edit ${TONES[e.level]}`, id: `card-${e.n}`, 'data-id': e.id, open });
   card.append(el('summary', {},
     el('span', { class: 'symbol', 'aria-hidden': 'true' }, e.symbol),
     el('h3', {}, el('span', { class: 'num' }, hidden('Edit '), String(e.n)), text(e.title, 'name'), el('span', { class: 'values' }, values(e.before, e.after, true, e.symbol === '~'))),
@@ -80,7 +80,7 @@ function fill(card, e) {
       fact('Costs', costs.map(d => el('span', {}, el('span', { class: d.delta > 0 ? 'up' : 'down' }, d.text[0]), ` ${d.name}`))),
       fact('Notes', e.notes.map(prose))),
     follow.length > 0 && el('div', {}, el('h4', {}, plural(follow.length, 'change') + ' of the graph'), el('ul', { class: 'follow' }, follow.map(c => el('li', {},
-      el('span', { class: 'what' }, c.what), c.key ? link(c.key, c.where) : text(c.where), el('span', {}, values(c.before, c.after)),
+      el('span', { class: 'what' }, c.what), c.key ? link(c.where) : text(c.where), el('span', {}, values(c.before, c.after)),
       c.note && text(c.note, 'muted'))))),
     e.tensors.length > 0 && el('div', {}, el('h4', {}, `Tensors: ${counted(e.tensors)}`), tensorTable(e.tensors)),
     el('p', { class: 'muted' }, el('a', { href: `#edit-${e.n}` }, 'Link to this edit'), ' or ', el('a', { href: `#${e.id}` }, 'by its lasting id'))));

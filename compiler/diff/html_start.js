@@ -19,7 +19,7 @@ function drawHead() {
 
 function drawPosition() {
   const n = cards().length;
-  const at = cards().findIndex(c => c.id === `edit-${current}`);
+  const at = cards().findIndex(c => c.id === `card-${current}`);
   byId('position').textContent = n ? `${at >= 0 ? at + 1 : '–'} / ${n}` : '0 / 0';
   byId('previous').disabled = byId('next').disabled = n === 0;
 }
@@ -28,7 +28,7 @@ function drawPosition() {
 
 function visit(card, open = false) {
   if (open) card.open = true;
-  current = Number(card.id.slice('edit-'.length));
+  current = Number(card.id.slice('card-'.length));
   for (const c of cards()) c.classList.toggle('lit', c === card);
   const summary = card.querySelector('summary');
   summary.focus({ preventScroll: true });
@@ -54,11 +54,11 @@ function step(by) {
     return;
   }
   const all = cards();
-  const at = all.findIndex(c => c.id === `edit-${current}`);
+  const at = all.findIndex(c => c.id === `card-${current}`);
   const to = at < 0 ? (by > 0 ? 0 : all.length - 1) : Math.min(Math.max(at + by, 0), all.length - 1);
   if (!all.length) return;
   visit(all[to]);
-  history.replaceState(null, '', `#${all[to].id}`);
+  history.replaceState(null, '', `#edit-${current}`);
 }
 
 function setAll(open) {
@@ -100,30 +100,32 @@ function follow() {
   if (!hash) return;
   if (hash.startsWith('path:')) {
     clearSearch();
-    const key = hash.slice(5).split('.').filter(p => !/^\d+$/.test(p) && p !== '{i}').join('.').replace(/\[[^\]]*\]/g, '');
-    const near = tree.filter(r => r.k === key);
-    const row = near.find(r => r.e.length) || near.find(touched) || near[0] || nearest(key);
+    const row = find(hash.slice(5));
     if (row) reveal(row);
     return;
   }
   const edit = report.edits.find(e => `edit-${e.n}` === hash || e.id === hash);
   if (!edit) return;
   clearSearch();
-  const card = byId(`edit-${edit.n}`);
+  const card = byId(`card-${edit.n}`);
   card.open = true;
   fill(card, edit);
   visit(card);
   card.scrollIntoView({ block: 'start' });
 }
 
-/** The row of the nearest path above one that has none. */
-function nearest(key) {
-  for (let k = key; k.includes('.');) {
-    k = k.slice(0, k.lastIndexOf('.'));
-    const row = tree.find(r => r.k === k);
-    if (row) return row;
+/** The row of a path (`layers.attention`, `layers.3.attention` or `layers[0..11].attention`), or of the nearest path above it. */
+function find(path) {
+  let key = path.replace(/\[[^\]]*\]/g, '').split('.').filter(p => !/^\d+$/.test(p) && p !== '{i}').join('.');
+  const copies = path.match(/\[[^\]]*\]$/)?.[0];
+  for (;;) {
+    const near = tree.filter(r => r.k === key);
+    const body = near.find(r => r.names.includes(copies));
+    const nodes = near.filter(r => !r.names[0].startsWith('['));
+    const row = body || nodes.find(r => r.e.length) || nodes.find(touched) || nodes[0] || near[0];
+    if (row || !key.includes('.')) return row;
+    key = key.slice(0, key.lastIndexOf('.'));
   }
-  return null;
 }
 
 // theme

@@ -11,6 +11,7 @@ function indexTree(rows, parent, prefix) {
     row.id = `${prefix}${k}`;
     row.parent = parent;
     const sides = [row.s, row.b, row.h].filter(Boolean);
+    row.names = sides.map(s => s.n);
     row.hay = sides.map(s => [s.n, s.w, s.at, ...s.a.map(a => a.join('='))].join(' ')).join(' ').toLowerCase() + ` ${row.k.toLowerCase()}`;
     tree.push(row);
     indexTree(row.c, row, `${row.id}.`);
