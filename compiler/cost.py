@@ -1,4 +1,4 @@
-"""What a model costs: parameters, weight bytes and floating-point operations, as formulas and at given sizes.
+"""What a model costs: parameters and floating-point operations, as formulas and at given sizes.
 
 FLOPs are 2 x the multiply-accumulates of contractions, heads included; attention counts every query with every key, or with those of
 its window. A scan counts its steps, a repeat its copies, a routed branch the copies that each row is sent to.
@@ -13,7 +13,6 @@ from .ir.dimension import Dim
 from .ir.graph import Branch, Call, Graph, Input, Node, Region, Repeat, Scan, TensorType, Value, join
 from .ir.parameters import count, parameter_table
 
-BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 ROWS, LENGTH = 1, 1024          # sizes that are not given: the first free dimension, the others (within their bounds)
 
 
@@ -27,9 +26,6 @@ class Cost:
     flops: int
     formula: Dim
     parts: tuple[tuple[str, int], ...]
-
-    def weight_bytes(self, dtype: str) -> int:
-        return self.parameters * BYTES[dtype]
 
 
 def cost(graph: Graph, sizes: Mapping[str, int] | None = None) -> Cost:

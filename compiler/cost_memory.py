@@ -3,7 +3,8 @@
 The model is eager PyTorch in inference. A value lives from the node that makes it to the end of the block that holds it, for a local of
 `forward` does, or, where a repeat carries it, to the end of the next copy. Views (heads that are split, slices) have no memory of their
 own. Attention keeps no scores, as the kernels of `scaled_dot_product_attention` do, but where its weights are read or capped; a mask that
-it makes counts. Optional inputs are absent, and inputs and weights are not counted.
+it makes counts. Optional inputs are absent, and inputs and weights are not counted. ONNX Runtime frees a value after its last reader, and
+needs less where values wait (bert-base: 13 rows of activations instead of 18), more where its kernels keep scores.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def plot(name: str, along: str, found: Sequence[Costs], output: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise Diagnostics([diagnostic("missing-package", "`--plot` needs the package `matplotlib`",
-                                      help="`pip install matplotlib`, or do without: `--sweep` prints the numbers")]) from None
+                                      help="`pip install matplotlib` (or `nnspec[plot]`), or do without: `--sweep` prints the numbers")]) from None
     figure = Figure(figsize=(13.5, 4.6), layout="constrained", dpi=150)
     axes = figure.subplots(1, 3)
     sizes = [c.sizes[along] for c in found]

@@ -12,6 +12,7 @@ from .cost_memory import BYTES, Peak, peak_activation
 from .ir.dimension import Dim
 from .ir.graph import Graph
 from .ir.parameters import count, parameter_table
+from .ir.twin import Times, twin
 from .lang.diagnostic import Diagnostics
 from .stages.stream import StepForm, step_form
 from .streaming import cache, decode_sizes, row_axis
@@ -55,11 +56,20 @@ class CostTable:
 
     @cached_property
     def step(self) -> StepForm | str:
-        """The step form, or why there is none."""
+        """The step form of a twin with one copy of each body, or why there is none."""
         try:
-            return step_form(self.graph)
+            return step_form(self._twin)
         except Diagnostics as found:
             return found.items[0].headline
+
+    @cached_property
+    def _twin(self) -> Graph:
+        return twin(self.graph)
+
+    def whole(self, parts: Iterable[tuple[str, int]]) -> Parts:
+        """What the parts of the twin stand for, copies folded."""
+        times = Times(self.graph.root, self._twin.root)
+        return folded((path, n * times(path)) for path, n in parts)
 
     def at(self, sizes: Mapping[str, int] | None = None, dtype: str = DTYPE) -> Costs:
         """The costs at sizes of free dimensions. Raises KeyError for one that the model does not have."""
@@ -110,7 +120,9 @@ class Costs:
     @cached_property
     def decode_parts(self) -> Parts | None:
         form = self.table.step
-        return None if isinstance(form, str) else folded(flop_parts(form.step, decode_sizes(form, self.sizes[form.along], self.sizes)))
+        if isinstance(form, str):
+            return None
+        return self.table.whole(flop_parts(form.step, decode_sizes(form, self.sizes[form.along], self.sizes)))
 
     @property
     def decode_flops(self) -> int | None:
@@ -122,7 +134,7 @@ class Costs:
         if isinstance(form, str):
             return None
         rows = (row_axis(form) or Dim.const(1)).evaluate(self.sizes)
-        return folded((name, n * rows) for name, n in cache(form, BYTES[self.dtype]).held(self.sizes[form.along]))
+        return self.table.whole((name, n * rows) for name, n in cache(form, BYTES[self.dtype]).held(self.sizes[form.along]))
 
     @property
     def cache_bytes(self) -> int | None:
@@ -132,7 +144,9 @@ class Costs:
     def cache_position(self) -> int | None:
         """Bytes that the cache of one row grows by with a position, while no window is full."""
         form = self.table.step
-        return None if isinstance(form, str) else sum(n for _, n, kept in cache(form, BYTES[self.dtype]).parts if kept != 0)
+        if isinstance(form, str):
+            return None
+        return _total(self.table.whole((name, n) for name, n, kept in cache(form, BYTES[self.dtype]).parts if kept != 0))
 
     @cached_property
     def peak(self) -> Peak:

@@ -10,9 +10,10 @@ import pytest
 import torch
 import zoo
 from nnspec.cli import main
-from nnspec.cost import free_dimensions
+from nnspec.cost import flops, free_dimensions
 from nnspec.cost_memory import peak_activation
 from nnspec.quantity import amount, positions, short, size
+from nnspec.streaming import cache, decode_sizes
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -60,7 +61,7 @@ def allocated(module: torch.nn.Module, given: dict[str, torch.Tensor]) -> int:
 @pytest.mark.parametrize("name", zoo.SPECS)
 def test_parameters_and_flops_are_those_that_torch_counts(name):
     model, sizes = zoo.model(name), at(name, (3, 4, 4) if name in WINDOWED else (3, 13, 7))
-    module = model.module(seed=0)
+    module = zoo.stirred(name)
     found = model.cost(**sizes)
     unseen = sum(n for path, n in found.flop_parts if path in UNCOUNTED.get(name, ()))
     assert found.parameters == sum(p.numel() for p in module.parameters())
@@ -72,7 +73,7 @@ def test_parameters_and_flops_are_those_that_torch_counts(name):
 def test_peak_activations_are_what_pytorch_allocates(name):
     sizes = at(name, (3, 13, 7) if name in IMAGES else (3, 129, 65))
     ours = peak_activation(zoo.model(name).lowered, sizes, "float32").bytes
-    real = allocated(zoo.model(name).module(seed=0), inputs(name, sizes))
+    real = allocated(zoo.stirred(name), inputs(name, sizes))
     assert abs(ours - real) <= (0.2 if name in UNEVEN else 0.1) * real, f"{ours:,} against {real:,}"
 
 
@@ -108,6 +109,21 @@ def test_decoding_by_hand():
     assert found.cache_position == 32 * 2 * 8 * 128 * 2
     assert found.cache_bytes == 3 * 8192 * found.cache_position
     assert found.total_bytes == found.weight_bytes + found.cache_bytes + found.peak.bytes
+
+
+@pytest.mark.parametrize("name", zoo.SPECS)
+def test_decoding_is_that_of_the_whole_step_form(name):
+    """Costs are counted on a twin with one copy of each layer; here every layer is derived."""
+    try:
+        form = zoo.model(name).step_form()
+    except nnspec.Diagnostics:
+        assert zoo.model(name).cost().decode_flops is None
+        return
+    sizes = at(name, (1, 13, 7, 5))
+    found, length = zoo.model(name).cost("float32", **sizes), sizes[form.along]
+    assert found.decode_flops == flops(form.step, decode_sizes(form, length, sizes))
+    assert found.cache_bytes == sum(n for _, n in cache(form, 4).held(length))
+    assert found.cache_position == sum(n for _, n, kept in cache(form, 4).parts if kept != 0)
 
 
 def test_a_window_bounds_the_cache_and_the_keys():

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from math import prod
 
 from ..cost import cost
-from ..ir.graph import Branch, Call, Control, Graph, Region, Repeat, Scan
+from ..ir.graph import Graph
 from ..ir.signature import spell
-from ..ir.twin import twin
+from ..ir.twin import Times, twin
 from ..lang.diagnostic import Diagnostics
 from ..stages.hoist import hoist
 from ..stages.simplify import simplify
@@ -46,40 +46,12 @@ def facts(graph: Graph, sizes: Mapping[str, int], dtype: str = "float16") -> Fac
     except Diagnostics as wrong:
         return Facts(metrics | {"decode": None, "cache": None}, (), found.sizes, wrong.items[0].headline)
     length = found.sizes.get(form.along, LENGTH)
-    times = _Times(lowered.root, small.root)
+    times = Times(lowered.root, small.root)
     layout, kept = _states(form, times, length, BYTES[dtype])
     return Facts(metrics | {"decode": _decode(form, times, length), "cache": kept}, layout, found.sizes)
 
 
-@dataclass(frozen=True)
-class _Times:
-    """How many copies of the whole model one of its small twin stands for."""
-
-    whole: Region
-    small: Region
-
-    def __call__(self, path: str) -> int:
-        whole, small, times = self.whole, self.small, 1
-        while True:
-            near = [n for n in small.nodes if isinstance(n.op, Control) and (path == n.name or path.startswith(f"{n.name}."))]
-            if not near:
-                return times
-            node = max(near, key=lambda n: len(n.name))
-            other = next(n for n in whole.nodes if n.name == node.name)
-            path = path[len(node.name) + 1:]
-            if isinstance(node.op, Call | Scan):
-                small, whole = node.op.body, other.op.body
-            elif isinstance(node.op, Repeat | Branch):
-                step, _, path = path.partition(".")
-                if not step.isdecimal():
-                    return times
-                body = node.op.schedule[int(step)]
-                if len(node.op.schedule) != len(other.op.schedule):
-                    times *= other.op.schedule.count(body)
-                small, whole = node.op.bodies[body], other.op.bodies[body]
-
-
-def _states(form: StepForm, times: _Times, length: int, half: int) -> tuple[tuple[tuple[str, str], ...], int]:
+def _states(form: StepForm, times: Times, length: int, half: int) -> tuple[tuple[tuple[str, str], ...], int]:
     """The states of one row, folded, and their bytes."""
     rows = form.states[0].type.shape[0] if form.states else None
     kept = 0
@@ -98,7 +70,7 @@ def _states(form: StepForm, times: _Times, length: int, half: int) -> tuple[tupl
     return tuple((name, f"{n} x {what}") for (name, what), n in folded.items()), kept
 
 
-def _decode(form: StepForm, times: _Times, length: int) -> int:
+def _decode(form: StepForm, times: Times, length: int) -> int:
     """FLOPs of one new position of one row with `length` behind it."""
     layouts = {s.layout for s in form.states if s.layout}
     at = {layout.capacity: min(length, layout.window or length) for layout in layouts}
