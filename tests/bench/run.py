@@ -127,7 +127,18 @@ def latency(models: list[str] | None = None, quick: bool = False) -> None:
         say(f"{point}: nnspec / {worst}", ratios[worst], "x", "act above 1.05")
 
 
-PARTS: dict[str, Callable[..., None]] = {"front": front, "growth": growth, "export": export, "memory": memory, "latency": latency}
+def decode() -> None:
+    """Tokens a second of the step form against GenAI's builder and engine, and transformers eager; interleaved medians."""
+    from decode import compare_decoding
+    print("decoding on the CPU: our tokens a second / the fastest of the others'")
+    for point, ratios in compare_decoding():
+        RESULTS.update({f"{point}: nnspec / {who}": ratio for who, ratio in ratios.items()})
+        best = min(ratios, key=lambda who: ratios[who])
+        say(f"{point}: nnspec / {best}", ratios[best], "x", "at least 1")
+
+
+PARTS: dict[str, Callable[..., None]] = {"front": front, "growth": growth, "export": export, "memory": memory, "latency": latency,
+                                         "decode": decode}
 
 
 def main() -> None:
