@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .cost_table import Costs
+from .files import replacing
 from .lang.diagnostic import Diagnostics, diagnostic
 from .quantity import positions, short
 
@@ -16,12 +17,12 @@ ENDINGS = (".png", ".svg", ".pdf")
 
 
 def plot(name: str, along: str, found: Sequence[Costs], output: Path) -> None:
-    """Write the picture. Raises Diagnostics (`missing-package`) without matplotlib."""
+    """Write the picture, .png, .svg or .pdf. Raises Diagnostics: `missing-package` without matplotlib, `cannot-write`."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise Diagnostics([diagnostic("missing-package", "`--plot` needs the package `matplotlib`",
-                                      help="`pip install matplotlib` (or `nnspec[plot]`), or do without: `--sweep` prints the numbers")]) from None
+                                      help=["`pip install matplotlib`", "or do without: `--sweep` prints the numbers"])]) from None
     figure = Figure(figsize=(13.5, 4.6), layout="constrained", dpi=150)
     axes = figure.subplots(1, 3)
     sizes = [c.sizes[along] for c in found]
@@ -39,7 +40,8 @@ def plot(name: str, along: str, found: Sequence[Costs], output: Path) -> None:
     others = ", ".join(f"{k} = {n}" for k, n in found[0].sizes.items() if k != along)
     figure.suptitle(f"{name}: {short(found[0].parameters)} parameters, {found[0].dtype}{', ' + others if others else ''}",
                     fontsize=13, color=BLACK, x=0.01, ha="left")
-    figure.savefig(output, metadata={} if output.suffix != ".png" else {"Software": "nnspec"})
+    with replacing(output) as file:
+        figure.savefig(file, format=output.suffix[1:])
 
 
 def _along(c: Costs) -> str:

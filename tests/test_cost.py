@@ -244,15 +244,25 @@ def test_what_the_command_refuses(run, arguments, told):
     assert code == 2 and told in err and "Traceback" not in err
 
 
-def test_a_picture_is_drawn_or_its_package_named(run, tmp_path):
-    picture = tmp_path / "costs.png"
-    code, _, err = run("gpt2", "--plot", str(picture))
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        assert code == 2 and "error[missing-package]" in err and "pip install matplotlib" in err and not picture.exists()
-    else:
-        assert code == 0 and picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+@pytest.mark.parametrize(("ending", "start"), [("png", b"\x89PNG\r\n\x1a\n"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
+@pytest.mark.parametrize("spec", ["gpt2", "bert-base", "additive-seq2seq"])
+def test_a_picture_is_drawn(run, tmp_path, spec, ending, start):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / f"costs.{ending}"
+    code, out, _ = run(spec, "--plot", str(picture))
+    assert code == 0 and f"wrote {picture}" in out and picture.read_bytes().startswith(start)
+
+
+def test_a_picture_without_a_folder(run, tmp_path):
+    pytest.importorskip("matplotlib")
+    code, _, err = run("gpt2", "--plot", str(tmp_path / "no" / "costs.png"))
+    assert code == 2 and "error[cannot-write]" in err
+
+
+def test_a_picture_without_its_package(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    code, _, err = run("gpt2", "--plot", str(tmp_path / "costs.png"))
+    assert code == 2 and "error[missing-package]" in err and "pip install matplotlib" in err and not list(tmp_path.iterdir())
 
 
 def test_nothing_heavy_is_imported():

@@ -92,8 +92,9 @@ def cost(spec: str, sets: tuple[str, ...], ats: tuple[str, ...], dtype: str, swe
     FLOPs are 2 x the multiply-accumulates of contractions, heads included, where every query counts every key or those of its window.
     Sizes take k, M and G as powers of 1024 (2k is 2048); limits take them as powers of 1000, and KiB, MiB and GiB.
     """
+    from ..cost_plot import ENDINGS
     from ..cost_report import cost_report, sweep_report
-    if picture is not None and picture.suffix not in (".png", ".svg", ".pdf"):
+    if picture is not None and picture.suffix not in ENDINGS:
         raise click.UsageError(f"pictures are written as .png, .svg or .pdf, and `{picture}` has another ending")
     if (sweep or picture) and (by or symbolic or len(ats) > 1):
         raise click.UsageError("`--sweep` and `--plot` go with one `--at`, and without `--by` and `--symbolic`")
