@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -131,7 +132,9 @@ def _end(g: Builder, name: str, value: Val | None, walker: Walker) -> None:
 def _direct(nodes: list[NodeProto], ends: frozenset[str]) -> list[NodeProto]:
     """Values that are read inside and are outputs too carry the output's name at once: ONNX Runtime (1.31) keeps an Identity behind
     them, which copies, and a cache would not be written where it is bound."""
-    plain = {o for n in nodes for o in n.output} - {i for n in nodes for i in set(reads(n)) - set(n.input)} - ends
+    used = Counter(i for n in nodes for i in n.input)
+    inner = {i for n in nodes for i in set(reads(n)) - set(n.input)}
+    plain = {o for n in nodes for o in n.output if used[o] > 1} - inner - ends
     names: dict[str, str] = {}
     kept = []
     for node in nodes:
