@@ -82,7 +82,7 @@ def _swap(staged: Path, folder: Path, names: Sequence[str]) -> None:
 
 def batch(folder: Path, manifest: Manifest, most: int) -> int:
     """The largest batch that requests may be put together to; 0 where they may not."""
-    named = [*manifest.inputs, *manifest.outputs]
+    named: list[Input | Output] = [*manifest.inputs, *manifest.outputs]
     axes = {x.shape[0] if x.shape else None for x in named}
     rows = axes.pop()
     if axes or not isinstance(rows, str) or not rows.isidentifier():

@@ -99,6 +99,21 @@ def test_tokens_of_the_engine_are_those_of_pytorch(python, folders):
         assert len(seen) >= 4, name         # it does not say the same again and again
 
 
+@pytest.mark.parametrize("name", ["llama-3-8b", "mistral-7b", "sandwich-alibi"])
+def test_a_text_that_goes_on(python, folders, name):
+    """Several ids at once behind kept ones, as in a second turn."""
+    module, more = made(name)[1], [8, 2, 11]
+    got = engine(python, [{"folder": str(folders[0] / name), "prompts": PROMPTS[0], "length": LENGTH, "more": more}])[0][0]
+    said = PROMPTS[0][0] + greedy(module, PROMPTS[0], 2)[0] + more
+    end = greedy(module, [said], LENGTH - len(said))[0]
+    assert got == said + (end[:end.index(PAD)] if PAD in end else end)         # the id that ends a single row is not kept
+
+
+@pytest.mark.parametrize("name", ["gemma2-2b", "bloom-560m", "mixtral-8x7b", "pythia-160m", "hard/padding"])
+def test_more_models(tmp_path, name):
+    assert zoo.model(name).export(tmp_path, weights=zoo.stirred(name), target="genai", stop=(3,)).certificate["status"] == "passed"
+
+
 @pytest.mark.parametrize("name", SPECS)
 def test_certificates(folders, name):
     manifest = folders[1][name]

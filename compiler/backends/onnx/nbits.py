@@ -84,7 +84,7 @@ def _replace(node: NodeProto, parts: list[Recipe], recipe: Recipe, bits: int, bl
 def integers(weights: list[Any], settings: dict[str, Any]) -> np.ndarray:
     """One part of the quantised matrix of [o, i] weights, one below the other."""
     matrix = np.ascontiguousarray(np.concatenate([np.asarray(w, np.float32) for w in weights]).T)                 # [i, o]
-    key = (hashlib.blake2b(matrix).digest(), matrix.shape, settings["bits"], settings["block"])
+    key = (hashlib.blake2b(matrix.data).digest(), matrix.shape, settings["bits"], settings["block"])
     found = _LAST.get(key) or _quantised(matrix, settings["bits"], settings["block"])
     _LAST.clear()
     if settings["part"] != PARTS[-1]:

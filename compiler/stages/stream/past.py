@@ -65,7 +65,8 @@ def _check(form: StepForm, sites: list[Node]) -> None:
         wrong.append(diagnostic("cannot-stream", f"the model is no decoder over growing keys and values: {why}",
                                 (node.origin if node else root.origin).span, help=help or ()))
     if form.prefix is not None:
-        refuse(None, f"it needs {', '.join(f'`{n}`' for n in form.fixed)} from a prefix model", "export the step form: `--form step`")
+        needed = ", ".join(f"`{n}`" for n in form.fixed) or "the start of its state"
+        refuse(None, f"it needs {needed} from a prefix model", "export the step form: `--form step`")
     if len(form.chunk) != 1 or root.type(root.argument(form.chunk[0])).dtype != "int64":
         refuse(None, f"it takes {', '.join(f'`{n}`' for n in form.chunk)} at each step, and a decoder takes token ids alone")
     outputs = [(n, root.type(v)) for n, v in root.outputs if n not in {s.name for s in form.states}]
@@ -147,8 +148,8 @@ class _Past:
             moved = {k: mapped(v, self.env.__getitem__) for k, v in node.inputs.items()}
             made = self.put(node, self.resized(op), moved, None if isinstance(op, Control) or not moved else self.types(moved))
             self.env |= {Value(node.id, k): Value(made.id, k) for k in range(len(node.outputs))}
-        elif (made := self.masked(node)) is not None:
-            self.env[Value(node.id)] = made
+        elif (mask := self.masked(node)) is not None:
+            self.env[Value(node.id)] = mask
         else:
             lost = {self.lost.get(v, "") for v in node.values if v not in self.env}
             if other := sorted(lost - {NEW_LENGTH, PAST}):
