@@ -161,8 +161,8 @@ def _percent(value: float | None) -> str:
 
 def _amount(m: Metric, n: int | None, signed: bool = False) -> list[str]:
     """[as people say it, exactly]; the second is empty where the first is exact."""
-    if n is None:
-        return ["not known", ""]
+    if n is None or (signed and n == 0):
+        return ["not known" if n is None else "0", ""]
     said, exact = words.amount(m, n), f"{n:,}{' B' if m.unit == 'bytes' else ''}"
     texts = [said, exact if said != exact else ""]
     return [(f"+{t}" if signed and n > 0 and t else t).replace("-", "−") for t in texts]

@@ -29,7 +29,7 @@ const editLink = n => el('a', { href: `#edit-${n}` }, `edit ${n}`);
 function drawEdits() {
   const open = new Set([...document.querySelectorAll('.edit[open]')].map(d => d.id));
   const shown = report.edits.filter(e => matches(e.hay));
-  const title = state.query ? `${shown.length} of ${plural(report.edits.length, 'edit')}` : plural(report.edits.length, 'edit');
+  const title = state.query ? `${shown.length} of ${plural(report.edits.length, 'edit')}` : report.edits.length ? plural(report.edits.length, 'edit') : 'No edits';
   byId('edits').replaceChildren(
     el('div', { class: 'title' }, el('h2', { id: 'edits-title' }, title),
       report.edits.length > 0 && el('span', { class: 'muted' }, report.tally.split(': ')[1] || '')),
@@ -113,7 +113,7 @@ function drawCosts() {
   const gauge = m => {
     const made = el('i', { class: m.delta > 0 ? 'up' : 'down' });
     made.style.width = `${Math.min(Math.abs(m.percent || 0), 100) / most * 50}%`;
-    return el('span', { class: 'gauge', 'aria-hidden': 'true' }, m.delta ? made : null);
+    return m.delta && m.percent !== null && el('span', { class: 'gauge', 'aria-hidden': 'true' }, made);
   };
   const tone = d => (d > 0 ? 'up' : d < 0 ? 'down' : 'zero');
   byId('costs').replaceChildren(

@@ -14,7 +14,7 @@ function drawHead() {
   byId('keys').append(el('h2', { id: 'keys-title' }, 'Keys'), el('dl', {}, KEYS.map(([k, what]) => [el('dt', {}, k.split(', ').map((x, i) => [i ? ' ' : '', el('kbd', {}, x)])),
     el('dd', {}, what)])), el('form', { method: 'dialog' }, el('button', {}, 'Close')));
   byId('foot').append(...['base', 'head'].filter(n => report[n]).map(n => el('p', {}, `${n}: `, text(`${report[n].name}, ${report[n].facts}`),
-    ' · structure ', el('code', {}, report[n].structure), ' · identity ', el('code', {}, report[n].identity))), el('p', {}, 'Press ', el('kbd', {}, '?'), ' for keys.'));
+    ' · structure ', el('code', {}, report[n].structure), ' · identity ', el('code', {}, report[n].identity))), el('p', { class: 'screen' }, 'Press ', el('kbd', {}, '?'), ' for keys.'));
 }
 
 function drawPosition() {
@@ -62,7 +62,7 @@ function step(by) {
 }
 
 function setAll(open) {
-  for (const c of cards()) c.open = open;
+  for (const c of cards()) setOpen(c, open);
   if (!open) opened.clear();
   for (const row of tree) {
     row.pinned = false;
@@ -71,6 +71,28 @@ function setAll(open) {
   }
   if (!open) for (const row of report.tree) row.pinned = false;
   drawTree();
+}
+
+function setOpen(card, open) {
+  card.open = open;
+  fill(card, report.edits.find(e => `card-${e.n}` === card.id));
+}
+
+/** All is open on paper, and as before afterwards. */
+function openForPrint() {
+  const cardsOpen = cards().filter(c => c.open);
+  const rowsOpen = new Map(opened);
+  const more = [...document.querySelectorAll('details.more:not([open])')];
+  setAll(true);
+  for (const d of more) d.open = true;
+  addEventListener('afterprint', () => {
+    setAll(false);
+    opened.clear();
+    for (const [id, open] of rowsOpen) opened.set(id, open);
+    for (const d of more) d.open = false;
+    for (const c of cardsOpen) c.open = true;
+    drawTree();
+  }, { once: true });
 }
 
 // search
@@ -108,8 +130,7 @@ function follow() {
   if (!edit) return;
   clearSearch();
   const card = byId(`card-${edit.n}`);
-  card.open = true;
-  fill(card, edit);
+  setOpen(card, true);
   visit(card);
   card.scrollIntoView({ block: 'start' });
 }
@@ -169,7 +190,7 @@ function onKey(event) {
 function listen() {
   document.addEventListener('keydown', onKey);
   addEventListener('hashchange', follow);
-  addEventListener('beforeprint', () => setAll(true));
+  addEventListener('beforeprint', openForPrint);
   document.addEventListener('click', event => {             // a link to where the page is already
     const a = event.target.closest('a[href^="#"]');
     if (a && a.getAttribute('href') === location.hash) follow();

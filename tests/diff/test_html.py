@@ -166,6 +166,7 @@ def test_fits_its_window(show, name, width):
     browser = show(name, width=width, scheme="dark" if width == 900 else "light")
     assert browser.run("document.documentElement.scrollWidth") <= width
     assert browser.run("document.querySelector('header').getBoundingClientRect().height") < 130
+    assert browser.run("(x => x.scrollWidth <= x.clientWidth)(document.querySelector('#costs .scroll'))")
 
 
 def test_verdicts_edits_costs_and_trees_in_this_order(show, reports):
@@ -404,7 +405,10 @@ def test_print(show):
     browser.window(800, scheme="dark", media="print")
     assert browser.run("getComputedStyle(document.querySelector('.tools')).display") == "none"
     assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert browser.run("document.querySelectorAll('.edit[open]').length") == 5 and contrasts(browser) == []
+    assert browser.run("document.querySelectorAll('.edit[open] .body').length") == 5 and contrasts(browser) == []
+    assert not texts(browser, ".gaprow") and "All" in text(browser, "#costs .total")
+    browser.run("dispatchEvent(new Event('afterprint'))")
+    assert browser.run("document.querySelectorAll('.edit[open]').length") == 0 and texts(browser, ".gaprow")
 
 
 def test_tensors_by_what_became_of_them(show, reports):
