@@ -104,7 +104,7 @@ def call(module: torch.nn.Module, graph: Any, arrays: dict[str, np.ndarray]) -> 
     with torch.no_grad():
         made = module(*(None if arrays.get(name) is None else torch.from_numpy(arrays[name]) for name in arguments(graph)))
     named = made if isinstance(made, dict) else {graph.root.outputs[0][0]: made}
-    return {k: v.numpy() for k, v in named.items()}
+    return {k: v.detach().numpy() for k, v in named.items()}
 
 
 def run_decoder(opened: Any, arrays: dict[str, np.ndarray], length: int, way: str, seed: int = 0,

@@ -287,6 +287,10 @@ class Deriver:
             where = found[0]
         return self.refuse(reader, f"reads `{self.region.label(where)}`, which is known at the end of `{self.facts.symbol}` only")
 
+    def shared(self, node: Node) -> Refused:
+        return self.refuse(node, f"ends another axis by a length that counts positions of `{self.facts.symbol}`",
+                           "give each axis its own length")
+
     def refuse_value(self, value: Value, why: str, help: str | None = None) -> Refused:
         if value.node != ARGUMENT:
             node = self.region.nodes[value.node]

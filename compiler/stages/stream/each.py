@@ -46,6 +46,8 @@ def _gone(d: Deriver, node: Node, inputs: dict[str, Any]) -> bool:
             raise d.refuse(node, "reads a mask or a length, which the step form does without")
         if lost and (node.op.absent(d.types(inputs)) if port != "in" or ports.get(port) else False):
             return True
+        if lost and port == "length":
+            raise d.shared(node)
         if lost and not ports.get(port, False):
             raise d.refuse(node, f"reads `{port}`, which the step form does without")
     return False

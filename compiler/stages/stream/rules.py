@@ -35,6 +35,8 @@ def _loop(d: Deriver, node: Node, output: int, forms: Forms) -> Value:
     if forms != (None,):
         raise d.refuse(node, f"gives `{d.facts.symbol}` in more than one axis")
     inputs = {k: d.chunked(v) for k, v in node.inputs.items() if isinstance(v, Value)}
+    if None in inputs.values():
+        raise d.shared(node)
     sizes = {d.facts.symbol: d.chunk}
     op = replace(node.op, **({"body": with_sizes(node.op.body, sizes)} if isinstance(node.op, Scan) else
                              {"bodies": tuple(with_sizes(b, sizes) for b in node.op.bodies)}))
@@ -87,6 +89,8 @@ def _causal_mask(d: Deriver, node: Node, output: int, forms: Forms) -> Value:
 def _length_mask(d: Deriver, node: Node, output: int, forms: Forms) -> Value | None:
     """The valid positions of a chunk; for a whole cache causality tells them."""
     given = node.inputs.get("in")
+    if given in d.facts.gone and not forms:
+        raise d.shared(node)
     if given is None or forms != (None,):
         return None
     like = node.inputs["like"]
