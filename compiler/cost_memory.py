@@ -196,11 +196,15 @@ class Frame:
 
     def invoke(self, body: Region, places: Mapping[str, Place], wanted: tuple[str, ...], path: str) -> dict[str, Buffer | None]:
         """Run a body; its outputs, not yet held."""
-        given = tuple(places.get(a.name) for a in body.arguments)
+        given = tuple(self._one(places.get(a.name)) for a in body.arguments)
         outcome = self.dry.body(body, given, wanted)
         self.reach(join(path, outcome.peak.path), outcome.peak.bytes, [(join(path, p), n) for p, n in outcome.peak.held])
         return {name: given[o] if isinstance(o, int) else None if o is None else Buffer(join(path, o.path), o.bytes, o.kind)
-                for name, o in outcome.outputs.items()}                                           # type: ignore[misc]
+                for name, o in outcome.outputs.items()}
+
+    def _one(self, place: Place) -> Buffer | None:
+        assert not isinstance(place, Copies), "a body takes tensors"
+        return place
 
     def _wanted(self, node: Node, carried: Iterable[str] = ()) -> tuple[str, ...]:
         names = {o.removeprefix("all.").removeprefix("last.") for k, o in enumerate(node.outputs) if Value(node.id, k) in self.needed}
@@ -248,13 +252,15 @@ class Frame:
         if op.route:
             self.mixture(node)
             return
-        fixed, lists = self._places(node), {name: [] for name in self._listed(node)}
+        fixed = self._places(node)
+        lists: dict[str, list[Buffer | None]] = {name: [] for name in self._listed(node)}
         for i, k in enumerate(op.schedule):
             each = {name: self._item(fixed[name], at[i]) for name, at in op.each.items()}
             outs = self.invoke(op.bodies[k], {**fixed, **each}, self._wanted(node), join(node.name, "{i}"))
             for name, found in lists.items():
-                found.append(outs.get(name))
-                self.hold(outs[name]) if outs.get(name) is not None else None
+                found.append(place := outs.get(name))
+                if place is not None:
+                    self.hold(place)
         for name in node.outputs:
             self.env[node.output(name)] = Copies(tuple(lists.get(name.removeprefix("all."), ())))
 

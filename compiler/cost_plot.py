@@ -23,7 +23,8 @@ def plot(name: str, along: str, found: Sequence[Costs], output: Path) -> None:
     except ImportError:
         raise Diagnostics([diagnostic("missing-package", "`--plot` needs the package `matplotlib`",
                                       help=["`pip install matplotlib`", "or do without: `--sweep` prints the numbers"])]) from None
-    figure = Figure(figsize=(13.5, 4.6), layout="constrained", dpi=150)
+    figure = Figure(figsize=(13.5, 4.6), dpi=150)
+    figure.set_layout_engine("constrained", wspace=0.06)
     axes = figure.subplots(1, 3)
     sizes = [c.sizes[along] for c in found]
     steps = not isinstance(found[0].table.step, str)
@@ -36,7 +37,6 @@ def plot(name: str, along: str, found: Sequence[Costs], output: Path) -> None:
         axis.set_xticks([], minor=True)
         axis.set_xlabel(f"{along} (positions)" if found[0].length is not None and along == _along(found[0]) else along)
         axis.spines[["top", "right"]].set_visible(False)
-    figure.get_layout_engine().set(wspace=0.06)
     others = ", ".join(f"{k} = {n}" for k, n in found[0].sizes.items() if k != along)
     figure.suptitle(f"{name}: {short(found[0].parameters)} parameters, {found[0].dtype}{', ' + others if others else ''}",
                     fontsize=13, color=BLACK, x=0.01, ha="left")

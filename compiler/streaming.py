@@ -81,8 +81,7 @@ def streaming(graph: Graph, form: StepForm) -> str:
     rows += [("fixed", name, f"{what}, from the prefix model") for name, what in _folded((n, str(arguments[n])) for n in form.fixed)]
     rows += [("left out", ", ".join(form.dropped), "rows are packed to the left, `new_length` is how many are new")] if form.dropped else []
     rows += [("state", name, what) for name, what in _folded((s.name, _what(s)) for s in form.states)]
-    seen: set[str] = set()
-    shown = [("" if kind in seen or seen.add(kind) else kind, *rest) for kind, *rest in rows]
+    shown = [(kind if k == 0 or rows[k - 1][0] != kind else "", *rest) for k, (kind, *rest) in enumerate(rows)]
     lines += ["", *("  " + line for line in columns(shown))]
     if form.states:
         lines += ["", f"  state of a row   {kept.position:,} bytes a position" + (f" and {size(kept.still)}" if kept.still else "")
