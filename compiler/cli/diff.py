@@ -1,9 +1,9 @@
-"""Commands that compare specs: diff, lock."""
+"""Commands that compare specs: diff, lock, and those that git calls."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,14 +15,14 @@ from .common import FORM, Failed, cli, dims, items, report
 if TYPE_CHECKING:
     from ..diff.report import Report
 
-FORMATS = ("text", "json", "html")
+FORMATS = ("text", "json", "md", "html", "github", "junit")
 LEVELS = ("info", "warning", "breaking")
 CONTRACTS = ("checkpoint", "numerics", "interface", "cache", "cost", "training", "silent")
 
 
 @cli.command()
-@click.argument("base", required=False)
-@click.argument("head", required=False)
+@click.argument("specs", nargs=-1)
+@click.option("--git", "commits", metavar="RANGE", help="Compare the specs that differ in A...B, A..B, or since A; arguments are paths.")
 @click.option("-f", "--format", "forms", type=click.Choice(FORMATS), multiple=True, help="How to tell it; with several, one -o for each.")
 @click.option("-o", "--output", "outputs", multiple=True, type=click.Path(path_type=Path), help="Write to this file; default: print.")
 @click.option("--full", is_flag=True, help="Also list every consequence and every tensor.")
@@ -32,8 +32,8 @@ CONTRACTS = ("checkpoint", "numerics", "interface", "cache", "cost", "training",
 @click.option("--at", metavar="DIM=N,...", default="", help="Sizes for costs, such as B=1,S=2048.")
 @click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), default="float16", show_default=True)
 @click.option("--print-schema", is_flag=True, help="Print the JSON Schema of `--format json`.")
-def diff(base: str | None, head: str | None, forms: tuple[str, ...], outputs: tuple[Path, ...], full: bool, summary: bool, fail_on: str,
-         exit_code: bool, at: str, dtype: str, print_schema: bool) -> None:
+def diff(specs: tuple[str, ...], commits: str | None, forms: tuple[str, ...], outputs: tuple[Path, ...], full: bool, summary: bool,
+         fail_on: str, exit_code: bool, at: str, dtype: str, print_schema: bool) -> None:
     """Say what changed from the spec BASE to the spec HEAD, edit by edit.
 
     Each is a file, a model of the library, REF:PATH of the git repository, an exported folder or .onnx file, a lock file, or `-`.
@@ -44,41 +44,69 @@ def diff(base: str | None, head: str | None, forms: tuple[str, ...], outputs: tu
         from ..diff.as_json import schema
         print(json.dumps(schema(), indent=2))
         return
-    if base is None or head is None:
-        raise click.UsageError("give two specs: `nnspec diff BASE HEAD`")
-    wanted = _wanted(fail_on)
-    forms = forms or ("text",)
+    wanted, forms = _wanted(fail_on), forms or ("text",)
+    if commits is None and len(specs) != 2:
+        raise click.UsageError("give two specs: `nnspec diff BASE HEAD`, or a range of commits: `--git main...HEAD`")
     if len(outputs) not in (0, len(forms)) or (len(forms) > 1 and not outputs):
         raise click.UsageError("give one `-o FILE` for each `--format`")
     FORM[0] = "json" if forms == ("json",) and not outputs else "text"
-    from ..diff.sides import compared
-    found = compared(base, head, dims(items(at), "--at"), dtype)
-    write([found], forms, outputs, full, summary)
-    if (exit_code and found.changed) or failing(found, wanted):
+    found, failures = _compared(specs, commits, dims(items(at), "--at"), dtype)
+    command = " ".join(["nnspec diff", *([f"--git {commits}"] if commits else []), *specs])
+    _write(found, [_failure(d) for d in failures], forms, outputs, (full, summary), command)
+    if failures:
+        raise Diagnostics([x for d in failures for x in d.items])
+    if any((exit_code and r.changed) or failing(r, wanted) for r in found):
         raise Failed
 
 
-def write(found: list[Report], forms: tuple[str, ...], outputs: tuple[Path, ...], full: bool, summary: bool) -> None:
+def _compared(specs: Sequence[str], commits: str | None, sizes: dict[str, int], dtype: str) -> tuple[list[Report], list[Diagnostics]]:
+    """The reports, and what could not be compared."""
+    if commits is None:
+        from ..diff.sides import compared
+        return [compared(specs[0], specs[1], sizes, dtype)], []
+    from ..diff.commits import compare_range
+    made = compare_range(commits, specs, sizes, dtype)
+    return list(made.reports), [wrong for _, wrong in made.failures]
+
+
+def _failure(wrong: Diagnostics) -> str:
+    from ..render import render
+    return render(wrong.items)
+
+
+def _write(found: list[Report], failures: list[str], forms: tuple[str, ...], outputs: tuple[Path, ...], how: tuple[bool, bool],
+           command: str) -> None:
     """Each format to its file, or printed."""
     from ..files import write_text
     for k, form in enumerate(forms):
-        made = "".join(layout(form, full, summary, not outputs and sys.stdout.isatty())(r) for r in found)
+        made = layout(form, found, failures, how, command, not outputs and sys.stdout.isatty())
         if outputs:
             write_text(outputs[k], made)
         else:
             print(made, end="")
 
 
-def layout(form: str, full: bool, summary: bool, color: bool) -> Callable[[Report], str]:
-    """The function that lays a report out."""
+def layout(form: str, found: list[Report], failures: list[str], how: tuple[bool, bool], command: str, color: bool) -> str:
+    """Reports in one of the formats; `how` is whether all is listed, and whether the verdicts alone are."""
     if form == "json":
-        from ..diff.as_json import dumps
-        return dumps
+        from ..diff.as_json import dumps, dumps_all
+        return dumps(found[0]) if len(found) == 1 and not failures and "--git" not in command else dumps_all(found, failures)
+    if form == "md":
+        from ..diff.markdown import markdown
+        return markdown(found, command, failures)
     if form == "html":
         from ..diff.html import page
-        return page
+        return page(found, failures)
+    if form == "github":
+        from ..diff.annotations import github
+        return github(found)
+    if form == "junit":
+        from ..diff.annotations import junit
+        return junit(found, failures)
     from ..diff.text import text
-    return lambda r: text(r, color, full, summary)
+    if not found and not failures:
+        return "no spec differs\n"
+    return "\n".join(text(r, color, *how) for r in found)
 
 
 def _wanted(fail_on: str) -> tuple[str, ...]:
@@ -122,4 +150,36 @@ def lock(specs: tuple[str, ...], check: bool) -> None:
         raise Failed
 
 
-__all__ = ["diff", "failing", "layout", "lock", "report", "write"]
+@cli.group()
+def git() -> None:
+    """Let git compare specs by what they mean."""
+
+
+@git.command()
+@click.option("--global", "everywhere", is_flag=True, help="For all repositories of this user.")
+@click.option("--pattern", "patterns", multiple=True, help="Files that are specs; default: *.nnspec.yaml.")
+@click.option("--disable", is_flag=True, help="Undo it.")
+def install(everywhere: bool, patterns: tuple[str, ...], disable: bool) -> None:
+    """Set up `git diff`, `git log -p` and `git show` for specs in this clone."""
+    from ..diff import git as driver
+    said = driver.uninstall(everywhere) if disable else driver.install(patterns or driver.PATTERNS, everywhere)
+    print("\n".join(said))
+
+
+@cli.command("git-diff-driver", hidden=True, context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, required=True)
+def git_diff_driver(arguments: tuple[str, ...]) -> None:
+    """What git runs for `git diff`: it never fails, and says what is wrong in its text."""
+    from ..diff.git import driver
+    print(driver(arguments, sys.stdout.isatty()), end="")
+
+
+@cli.command(hidden=True)
+@click.argument("path", type=click.Path(path_type=Path))
+def textconv(path: Path) -> None:
+    """The text of a spec that `git log -p` and `git show` compare."""
+    from ..diff.git import textconv as convert
+    print(convert(path), end="")
+
+
+__all__ = ["diff", "failing", "git", "layout", "lock", "report"]

@@ -1,6 +1,10 @@
 // Pieces that the rest is made of. All text goes in as text nodes: nothing that a spec says is ever parsed as markup.
 
-const report = JSON.parse(document.getElementById('report').textContent);
+const all = JSON.parse(document.getElementById('report').textContent);
+const chosen = () => Math.min(Math.max(Number(location.hash.match(/^#(\d+)!/)?.[1] ?? 1), 1), all.reports.length);
+const number = chosen();                  // which comparison shows, from 1: `#2!edit-3` is an edit of the second
+const report = all.reports[number - 1];
+const anchor = fragment => `#${number > 1 ? `${number}!` : ''}${fragment}`;
 const byId = id => document.getElementById(id);
 const state = { terms: [], query: '' };
 
@@ -29,7 +33,6 @@ function icon(name) {
   for (const [key, value] of Object.entries({ viewBox: '0 0 24 24', class: 'icon', 'aria-hidden': 'true' })) made.setAttribute(key, value);
   const path = document.createElementNS(space, 'path');
   path.setAttribute('d', SHAPES[name]);
-  if (name === 'theme') path.setAttribute('fill', 'none');
   made.append(path);
   return made;
 }
@@ -81,4 +84,4 @@ function badge(tone, content, shape = tone) {
   return el('span', { class: `badge ${tone}` }, shape && icon(shape), content);
 }
 
-const link = where => el('a', { href: `#path:${encodeURIComponent(where)}`, class: 'mono' }, text(where));
+const link = where => el('a', { href: anchor(`path:${encodeURIComponent(where)}`), class: 'mono' }, text(where));

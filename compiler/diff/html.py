@@ -35,14 +35,18 @@ CHECKPOINTS = {
 }
 
 
-def page(report: Report) -> str:
-    """The whole file. It loads nothing, and its policy forbids any script or style but its own."""
+def page(reports: Sequence[Report], failures: Sequence[str] = ()) -> str:
+    """The whole file; of several reports, one shows at a time. `failures` are specs that could not be compared, in words.
+
+    The file loads nothing, and its policy forbids any script or style but its own.
+    """
     style = (FILES / "html.css").read_text("utf-8")
     script = "'use strict';\n(() => {\n" + "\n".join((FILES / name).read_text("utf-8") for name in SCRIPTS) + "\n})();\n"
-    title = clean(f"{_label(report.base)} → {_label(report.head)}").replace("\n", " ")
+    title = clean(f"{_label(reports[0].base)} → {_label(reports[0].head)}") if len(reports) == 1 else f"{len(reports)} specs"
     text = (FILES / "html.html").read_text("utf-8")
     policy = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'; form-action 'none'"
-    parts = {"policy": policy, "title": html.escape(title), "style": style, "script": script, "data": embedded(data(report))}
+    parts = {"policy": policy, "title": html.escape(title.replace("\n", " ")), "style": style, "script": script,
+             "data": embedded({"reports": [data(r) for r in reports], "failures": failures})}
     pieces = text.split("@@")
     return "".join(parts[p] if k % 2 else p for k, p in enumerate(pieces))
 

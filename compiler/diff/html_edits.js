@@ -10,7 +10,7 @@ function drawVerdicts() {
     v.silent && v.silent.length > 0 && el('p', {}, 'Silent: ', v.silent.map((n, k) => [k ? ', ' : '', editLink(n)])),
     v.items && el('dl', {}, v.items.map(i => [
       el('dt', {}, text(i.name)), el('dd', {}, values(i.before, i.after, true, true), i.before === null && i.after === null && i.rule)]))))));
-  const alerts = [...report.diagnostics.map(t => ['warn', t]), ...report.notes.map(t => ['note', t])];
+  const alerts = [...report.diagnostics.map(t => ['warn', t]), ...report.notes.map(t => ['note', t]), ...all.failures.map(t => ['bad', t])];
   byId('alerts').replaceChildren(...alerts.map(([tone, t]) => el('p', { class: `alert ${tone}` }, icon(tone), prose(t))));
 }
 
@@ -24,7 +24,7 @@ function stack(parts) {
   }));
 }
 
-const editLink = n => el('a', { href: `#edit-${n}` }, `edit ${n}`);
+const editLink = n => el('a', { href: anchor(`edit-${n}`) }, `edit ${n}`);
 
 function drawEdits() {
   const open = new Set([...document.querySelectorAll('.edit[open]')].map(d => d.id));
@@ -83,7 +83,7 @@ function fill(card, e) {
       el('span', { class: 'what' }, c.what), c.key ? link(c.where) : text(c.where), el('span', {}, values(c.before, c.after)),
       c.note && text(c.note, 'muted'))))),
     e.tensors.length > 0 && el('div', {}, el('h4', {}, `Tensors: ${counted(e.tensors)}`), tensorTable(e.tensors)),
-    el('p', { class: 'muted' }, el('a', { href: `#edit-${e.n}` }, 'Link to this edit'), ' or ', el('a', { href: `#${e.id}` }, 'by its lasting id'))));
+    el('p', { class: 'muted' }, el('a', { href: anchor(`edit-${e.n}`) }, 'Link to this edit'), ' or ', el('a', { href: anchor(e.id) }, 'by its lasting id'))));
 }
 
 function fact(name, content) {
@@ -132,7 +132,7 @@ function byEdit(cell, tone) {
   return el('details', { class: 'more' }, el('summary', {}, 'Costs by edit, in this order'), el('div', { class: 'scroll' }, el('table', {},
     el('thead', {}, el('tr', {}, el('th', { scope: 'col' }, 'Edit'), shown.map(m => el('th', { scope: 'col' }, m.name)))),
     el('tbody', {},
-      report.edits.map(e => el('tr', {}, el('th', { scope: 'row' }, el('a', { href: `#edit-${e.n}` }, text(`${e.n} ${e.title}`, 'clip'))),
+      report.edits.map(e => el('tr', {}, el('th', { scope: 'row' }, el('a', { href: anchor(`edit-${e.n}`) }, text(`${e.n} ${e.title}`, 'clip'))),
         shown.map(m => {
           const d = e.deltas.find(x => x.key === m.key);
           return d ? cell([d.text[0], ''], tone(d.delta)) : el('td', {}, '');

@@ -8,6 +8,11 @@ let current = 0;                          // the edit that the keys are at
 function drawHead() {
   const side = (s, name) => (s ? text(s.label, name) : el('span', { class: 'muted' }, name === 'old' ? 'nothing (new spec)' : 'nothing (removed)'));
   byId('name').replaceChildren(side(report.base, 'old'), el('span', { class: 'arrow', 'aria-label': 'to' }, '→'), side(report.head, 'new'));
+  if (all.reports.length > 1) {
+    const label = r => (r.base && r.head && r.base.label !== r.head.label ? `${r.base.label} → ${r.head.label}` : (r.head || r.base).label);
+    byId('name').append(el('select', { 'aria-label': 'Comparison', change: event => { location.hash = `${event.target.value}!`; } },
+      all.reports.map((r, k) => el('option', { value: k + 1, selected: k + 1 === number }, `${k + 1} of ${all.reports.length}: ${label(r)} · ${r.tally}`))));
+  }
   byId('previous').append(icon('up'));
   byId('next').append(icon('down'));
   byId('theme').append(icon('theme'));
@@ -58,7 +63,7 @@ function step(by) {
   const to = at < 0 ? (by > 0 ? 0 : all.length - 1) : Math.min(Math.max(at + by, 0), all.length - 1);
   if (!all.length) return;
   visit(all[to]);
-  history.replaceState(null, '', `#edit-${current}`);
+  history.replaceState(null, '', anchor(`edit-${current}`));
 }
 
 function setAll(open) {
@@ -117,7 +122,11 @@ function clearSearch() {
 // links
 
 function follow() {
-  let hash = location.hash.slice(1);
+  if (chosen() !== number) {
+    location.reload();
+    return;
+  }
+  let hash = location.hash.slice(1).replace(/^\d+!/, '');
   try { hash = decodeURIComponent(hash); } catch { /* a name with a percent sign of its own */ }
   if (!hash) return;
   if (hash.startsWith('path:')) {
@@ -211,6 +220,10 @@ function listen() {
 }
 
 function start() {
+  if (!report) {
+    byId('verdicts').append(el('p', { class: 'empty' }, 'No spec differs.'), ...all.failures.map(t => el('p', { class: 'alert bad' }, text(t))));
+    return;
+  }
   const stored = storedTheme();
   if (stored === 'dark' || stored === 'light') setTheme(stored);
   else byId('theme').setAttribute('aria-label', 'Switch between dark and light');

@@ -128,7 +128,7 @@ function cell(row, which, open) {
       other && other !== side && side.r.map(([k, v]) => attribute(k, v, other.r, which, 'reads', ' ← ')).filter(Boolean)),
     el('span', { class: 'tail' },
       last && row.d > 0 && !open && touchedInside(row) && el('span', { class: 'inside' }, `${plural(row.d, 'change')} inside`),
-      last && row.e.map(n => el('a', { class: 'chip', href: `#edit-${n}`, 'aria-label': `edit ${n}`, tabindex: -1 }, `#${n}`)),
+      last && row.e.map(n => el('a', { class: 'chip', href: anchor(`edit-${n}`), 'aria-label': `edit ${n}`, tabindex: -1 }, `#${n}`)),
       side.p && el('span', { title: 'parameters' }, side.p)));
 }
 

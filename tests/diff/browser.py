@@ -89,9 +89,13 @@ class Browser:
         self.problems.clear()
         self.requests.clear()
         self.send("Page.navigate", url=path.as_uri() + fragment)
+        self.wait("document.readyState + location.protocol == 'completefile:'")
+
+    def wait(self, condition: str) -> None:
+        """Until an expression is true."""
         deadline = time.monotonic() + 20
-        while self.run("document.readyState + location.protocol") != "completefile:":
-            assert time.monotonic() < deadline, "the page did not load"
+        while not self.run(condition):
+            assert time.monotonic() < deadline, condition
 
     def run(self, script: str) -> Any:
         """The value of an expression."""

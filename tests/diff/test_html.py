@@ -55,7 +55,9 @@ def browser(tmp_path_factory):
 def files(reports, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     for name, found in reports.items():
-        (folder / f"{name}.html").write_text(page(found), "utf-8")
+        (folder / f"{name}.html").write_text(page([found]), "utf-8")
+    (folder / "several.html").write_text(page([reports["window"], reports["modern"]], ["error: </script> cannot be read"]), "utf-8")
+    (folder / "none.html").write_text(page([]), "utf-8")
     return folder
 
 
@@ -107,14 +109,14 @@ def test_data_cannot_end_its_element():
 
 def test_one_file_that_names_no_other(reports):
     for found in reports.values():
-        made = page(found)
+        made = page([found])
         outside = made[:made.index('<script type="application/json"')] + made[made.index("</script>"):]
         assert not re.search(r"(src|href)\s*=\s*[\"'](?!#)", outside) and "@import" not in made and "url(" not in outside
         assert made.count("</script>") == 2 and "default-src 'none'" in made and "unsafe" not in made
 
 
 def test_a_deep_model_stays_small():
-    made = page(report(GPT2, edited(GPT2, "layers: 12 -> layers: 100", "op: layer_norm -> op: rms_norm")))
+    made = page([report(GPT2, edited(GPT2, "layers: 12 -> layers: 100", "op: layer_norm -> op: rms_norm"))])
     assert len(made) < 150_000
 
 
@@ -317,6 +319,21 @@ def test_links_from_edits_to_copies(show):
     assert browser.run("new Promise(r => setTimeout(r, 50)).then(() => document.activeElement.innerText)").startswith("not there")
     assert "[12..15]" in browser.run("document.activeElement.innerText") and in_view(browser, ".tree .row:focus")
     assert browser.run("decodeURIComponent(location.hash)") == "#path:layers[12..15]"
+
+
+def test_several_comparisons(show):
+    browser = show("several")
+    assert texts(browser, ".edit h3 .name") == ["layers.pattern"] and "error: </script> cannot be read" in texts(browser, "#alerts p")
+    assert [t.split(":")[0] for t in texts(browser, "select option")] == ["1 of 2", "2 of 2"]
+    browser.run("(s => { s.value = '2'; s.dispatchEvent(new Event('change')); })(document.querySelector('select'))")
+    browser.wait("document.querySelectorAll('.edit').length == 5")
+    browser.press("n")
+    assert browser.run("location.hash") == "#2!edit-1" and browser.run("document.querySelector('select').value") == "2"
+    browser = show("several", "#2!edit-3")
+    assert focused(browser) == "card-3"
+    browser.run("document.querySelector('#card-3 .follow a').click()")
+    browser.wait("document.activeElement.dataset.key == 'layers.attention.attended'")
+    assert "No spec differs" in text(show("none"), "main")
 
 
 def test_links_of_nowhere_do_no_harm(show):
