@@ -2,7 +2,8 @@
 
 `path: name` renames; `{from: name, as: pattern}` rearranges, as einops writes it; `[name, name]` are names of one tensor, tied in
 files of some makers; `{first: [name, name]}` takes the first that a file has. `{i}` stands for any copy's number. A list in a
-path, `layers.{i}.attention.[query, key, value].weight`, unpacks one tensor: the first axis of the pattern's result is the list.
+path, `layers.{i}.attention.[query, key, value].weight`, unpacks one tensor: the first axis of the pattern's result is the list,
+or, where the parts differ in size, the pattern sums them: `(q + k + v) i -> q i, k i, v i`.
 Parameters that the section does not name have our own names. `ignore:` lists foreign tensors that the model does not need, such
 as a head, and `prefix:` what foreign names may start with, such as `model.`.
 """
@@ -16,6 +17,7 @@ from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
+from . import checkpoint_parts
 from .ir.dimension import Dim
 from .ir.evaluate import evaluate
 from .ir.graph import Graph
@@ -46,13 +48,14 @@ class Rule:
     sizes: Mapping[str, int] = field(default_factory=dict)
     first: bool = False                          # the first name that a file has is meant; the others may be another tensor
 
-    def match(self, path: str) -> tuple[int, tuple[str, ...]] | None:
-        """Which of the rule's paths this is, and the foreign names with their numbers filled in."""
+    def match(self, path: str) -> tuple[int, tuple[str, ...], tuple[str, ...]] | None:
+        """Which of the rule's paths this is, and the foreign names and all paths of the rule with their numbers filled in."""
         for part, ours in enumerate(self.paths):
             found = numbered(ours).fullmatch(path)
             if found:
                 numbers = found.groupdict()
-                return part, tuple(re.sub(r"\{(\w+)\}", lambda m: numbers.get(m[1], m[0]), n) for n in self.foreign)   # noqa: B023
+                filled = [re.sub(r"\{(\w+)\}", lambda m: numbers.get(m[1], m[0]), n) for n in (*self.foreign, *self.paths)]   # noqa: B023
+                return part, tuple(filled[:len(self.foreign)]), tuple(filled[len(self.foreign):])
         return None
 
 
@@ -75,7 +78,8 @@ class Source:
     """Where one parameter comes from: a foreign tensor of shape `shape`, rearranged, then one of its parts.
 
     The tensor has one of `names`; those that a file has are equal. `part` says which of the `parts` that the rearranged tensor
-    is a list of, `order` how its axes of sizes `split` are permuted.
+    is a list of, `order` how its axes of sizes `split` are permuted. Parts of several sizes lie one after the other along an axis
+    of `split` instead, which is `cut`: the axis, the first of the part and the end.
     """
 
     names: tuple[str, ...]
@@ -84,6 +88,7 @@ class Source:
     split: Shape = ()
     order: tuple[int, ...] = ()
     part: int = 0
+    cut: tuple[int, int, int] | None = None
 
     @property
     def parts(self) -> int:
@@ -92,19 +97,36 @@ class Source:
     @property
     def start(self) -> int | None:
         """Where the parameter lies among the tensor's numbers; None when they are moved."""
-        return self.part * (prod(self.shape) // self.parts) if self.order == tuple(sorted(self.order)) else None
+        if self.order != tuple(sorted(self.order)):
+            return None
+        if self.cut:
+            axis, first, _ = self.cut
+            return first * prod(self.split[axis + 1:]) if prod(self.split[:axis]) == 1 else None
+        return self.part * (prod(self.shape) // self.parts)
 
     def apply(self, x: np.ndarray, ours: Shape) -> np.ndarray:
         """The parameter, of shape `ours`, out of the foreign tensor `x`."""
+        if self.cut:
+            axis, first, end = self.cut
+            return x.reshape(self.split)[(slice(None),) * axis + (slice(first, end),)].transpose(self.order).reshape(ours)
         moved = x.reshape(self.split).transpose(self.order) if self.order else x
         return moved.reshape(self.parts, *ours)[self.part]
 
     def back(self, parts: np.ndarray) -> np.ndarray:
         """The foreign tensor out of all parameters that it holds, [parts, ...]."""
-        if not self.order:
-            return parts.reshape(self.shape)
-        moved = parts.reshape([self.split[k] for k in self.order])
-        return moved.transpose([self.order.index(k) for k in range(len(self.order))]).reshape(self.shape)
+        return self._unmoved(parts, self.split).reshape(self.shape) if self.order else parts.reshape(self.shape)
+
+    def joined(self, parts: Iterable[np.ndarray]) -> np.ndarray:
+        """The foreign tensor out of the parameters that it is `cut` into, in their order."""
+        import numpy as np
+        assert self.cut is not None
+        axis = self.cut[0]
+        rest = prod(self.split) // self.split[axis]
+        pieces = [self._unmoved(p, (*self.split[:axis], p.size // rest, *self.split[axis + 1:])) for p in parts]
+        return np.concatenate(pieces, axis).reshape(self.shape)
+
+    def _unmoved(self, x: np.ndarray, split: Shape) -> np.ndarray:
+        return x.reshape([split[k] for k in self.order]).transpose([self.order.index(k) for k in range(len(self.order))])
 
 
 @dataclass(frozen=True)
@@ -175,7 +197,7 @@ def _rule(key: Scalar, value: Any, sizes: Mapping[str, Any]) -> Rule:
         if first and "from" in value:
             raise fault("bad-checkpoint", "a tensor is taken `from:` names or is the `first:` of them, not both", value.span)
         names = _foreign(value.get("first" if first else "from"), value.span)
-        return Rule(key, paths, names, _pattern(value.get("as")), _sizes(value, sizes), first)
+        return Rule(key, paths, names, _pattern(value.get("as"), len(paths)), _sizes(value, sizes), first)
     if found:
         raise fault("bad-checkpoint", "several parameters come from one tensor, so a pattern must say how", value.span,
                     help='write `{from: NAME, as: "(s o) i -> s o i"}`')
@@ -200,15 +222,20 @@ def _sizes(value: TreeMapping, sizes: Mapping[str, Any]) -> dict[str, int]:
     return axes
 
 
-def _pattern(given: Any) -> str | None:
+def _pattern(given: Any, parameters: int) -> str | None:
     if given is None:
         return None
     if not isinstance(given, Scalar):
         raise fault("bad-checkpoint", "`as` is an axis pattern", given.span)
     try:
-        parse_pattern(given.text)
+        parts = checkpoint_parts.patterns(given.text)
+        if not parts:
+            parse_pattern(given.text)
     except OpFault as wrong:
         raise fault("bad-checkpoint", wrong.headline, given.span, help=wrong.help or ()) from None
+    if parts and len(parts) != parameters:
+        raise fault("bad-checkpoint", f"the pattern has {len(parts)} parts, and the key {parameters} parameters", given.span,
+                    help="the key lists them in the order of the sum: `layers.{i}.attention.[query, key, value].weight`")
     return given.text
 
 
@@ -234,7 +261,7 @@ def sources(rules: Iterable[Rule], shapes: Mapping[str, Shape], sink: Sink,
             if hit:
                 used.add((k, hit[0]))
                 with sink.catch():
-                    out[path] = _source(rule, *hit, shape)
+                    out[path] = _source(rule, *hit, shapes, path)
                 break
         else:
             out[path] = Source((path,), shape)
@@ -249,9 +276,12 @@ def sources(rules: Iterable[Rule], shapes: Mapping[str, Shape], sink: Sink,
     return out
 
 
-def _source(rule: Rule, part: int, names: tuple[str, ...], shape: Shape) -> Source:
+def _source(rule: Rule, part: int, names: tuple[str, ...], paths: tuple[str, ...], shapes: Mapping[str, Shape], path: str) -> Source:
+    shape = shapes[path]
     if rule.pattern is None:
         return Source(names, shape, rule)
+    if "+" in rule.pattern:
+        return _cut(rule, part, names, paths, shapes)
     whole = (len(rule.paths), *shape) if len(rule.paths) > 1 else shape
     left, _, right = rule.pattern.partition("->")
     try:
@@ -262,3 +292,18 @@ def _source(rule: Rule, part: int, names: tuple[str, ...], shape: Shape) -> Sour
                     rule.key.span, help=wrong.help or ()) from None
     order = tuple(back.order.index(k) for k in range(len(back.order)))
     return Source(names, tuple(d.value or 0 for d in back.shape), rule, tuple(d.value or 0 for d in back.permuted), order, part)
+
+
+def _cut(rule: Rule, part: int, names: tuple[str, ...], paths: tuple[str, ...], shapes: Mapping[str, Shape]) -> Source:
+    """One of several parameters that differ in size."""
+    assert rule.pattern is not None
+    lost = next((p for p in paths if p not in shapes), None)
+    if lost is not None:
+        raise fault("bad-checkpoint", f"no parameter is called `{lost}`, which gives a part of the sum its size", rule.key.span)
+    try:
+        made = checkpoint_parts.cut(rule.pattern, [shapes[p] for p in paths], rule.sizes)
+    except OpFault as wrong:
+        given = ", ".join(str(list(shapes[p])) for p in paths)
+        headline = f"the pattern `{rule.pattern}` does not give the shapes {given} of `{rule.key.text}`: {wrong.headline}"
+        raise fault("bad-checkpoint", headline, rule.key.span, help=wrong.help or ()) from None
+    return Source(names, made.shape, rule, made.split, made.order, part, (made.axis, *made.ends[part:part + 2]))

@@ -140,7 +140,9 @@ def _bytes(target: Target, read: Read, model: Model) -> Iterator[memoryview]:
             for piece in numbers(read(path)):
                 yield _converted(piece, target, path)
         return
-    for piece in numbers(target.source.back(_stacked(target.paths, read))):
+    source = target.source
+    whole = source.joined(np.asarray(read(p)) for p in target.paths) if source.cut else source.back(_stacked(target.paths, read))
+    for piece in numbers(whole):
         yield _converted(piece, target, target.paths[0])
 
 

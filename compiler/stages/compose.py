@@ -240,7 +240,7 @@ def change(whole: Mapping, what: str, path: Scalar, value: Tree, base: Scalar | 
         old = holder.entry(steps[-1]) if isinstance(holder, Mapping) else None
         raise fault("path-exists", f"`{path.text}` is there already", path.span, Label(old.key.span, "here") if old else None,
                     help="change it with `set:`")
-    new = what == "add" and _last(holder, left, dotted=steps == ["checkpoint", "tensors"])
+    new = what == "add" and _last(holder, left, dotted=steps in (["checkpoint", "tensors"], ["checkpoint", "config"]))
     if left and not new:
         raise _unknown_path(what, path, left, holder, above or base)
     if new:

@@ -114,9 +114,9 @@ blocks:
   half: {inputs: {in: "float[*b, D]"}, graph: {out: {op: scale, in: in, by: 0.5}}}
   idle: {inputs: {in: "float[*b, D]"}, graph: {out: {op: scale, in: in, by: 0.5}}}
 """
+    choose = "{false: {}, true: {add: {graph.half: {block: both, in: layers}}, set: {graph.logits.in: half}}}"
     family = FAMILY.replace("checkpoint:\n", f"{blocks}checkpoint:\n").replace(
-        "    use: rope\n", "    use: rope\n    halved: {default: false, choose: {false: {}, true: {add: {graph.half: {block: both, in: layers}}, "
-        "set: {graph.logits.in: half}}}}\n")
+        "    use: rope\n", f"    use: rope\n    halved: {{default: false, choose: {choose}}}\n")
     (tmp_path / "alone.yaml").write_text(family)
     assert [w.headline for w in load(tmp_path / "alone.yaml").warnings] == ["nothing uses block `idle`"]
     family = re.sub("  idle: .*\n", "", family)
