@@ -111,10 +111,11 @@ def _language(graph: Graph) -> tuple[str, str] | None:
 def measured(before: Path, after: Path, graph: Graph, whole: Sequence[Input], ids: Mapping[str, np.ndarray] | None) -> dict[str, Any]:
     """How far the outputs of two artifacts are apart on random inputs, and the perplexity of both on `ids`, as manifests say it."""
     manifest = read(before)
-    old, new = _model(before), _model(after)
+    cases = [*_random(manifest, whole)]
+    wanted, first = _results(before, cases, graph, ids)
+    made, second = _results(after, cases, graph, ids)
     sums: dict[str, list[float]] = {}
-    for arrays in progress([*_random(manifest, whole)], "measuring"):
-        want, got = old(arrays), new(arrays)
+    for want, got in zip(wanted, made, strict=True):
         for name, right in want.items():
             if right.dtype.kind == "f" and right.size:
                 found = measure(got[name], right)
@@ -127,10 +128,19 @@ def measured(before: Path, after: Path, graph: Graph, whole: Sequence[Input], id
                for k, (most, scale, total, n) in sums.items()}
     if ids is None:
         return {"outputs": outputs}
+    counted = sum(tokens[:, 1:].size for tokens in ids.values())
+    return {"outputs": outputs, "perplexity": {"before": first, "after": second, "ids": counted}}
+
+
+def _results(folder: Path, cases: Sequence[Mapping[str, np.ndarray]], graph: Graph,
+             ids: Mapping[str, np.ndarray] | None) -> tuple[list[dict[str, np.ndarray]], float | None]:
+    """What one artifact gives, so that only one is in memory at a time, and its perplexity."""
+    model = _model(folder)
+    made = [model(arrays) for arrays in progress(cases, "measuring")]
+    if ids is None:
+        return made, None
     name, logits = _language(graph)  # type: ignore[misc]
-    tokens, logits = ids[name], LOGITS if manifest.form == GENAI else logits
-    told = {"before": _perplexity(old, name, logits, tokens), "after": _perplexity(new, name, logits, tokens)}
-    return {"outputs": outputs, "perplexity": told | {"ids": int(tokens[:, 1:].size)}}
+    return made, _perplexity(model, name, LOGITS if read(folder).form == GENAI else logits, ids[name])
 
 
 def _perplexity(model: Model, name: str, logits: str, tokens: np.ndarray) -> float:

@@ -25,5 +25,11 @@ def tokens(folder, prompts, length, more=()):
     return [list(map(int, generator.get_sequence(row))) for row in range(len(prompts))]
 
 
+def read(folder, texts):
+    """The ids of texts, filled up on the right, by the tokenizer in a folder."""
+    ids = onnxruntime_genai.Tokenizer(onnxruntime_genai.Model(folder)).encode_batch(texts)
+    return np.asarray(ids.as_numpy() if hasattr(ids, "as_numpy") else ids).tolist()
+
+
 if __name__ == "__main__":
-    print(json.dumps([tokens(**job) for job in json.load(sys.stdin)]))
+    print(json.dumps([read(**job) if "texts" in job else tokens(**job) for job in json.load(sys.stdin)]))

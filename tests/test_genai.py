@@ -18,6 +18,7 @@ from nnspec.cli import main
 from nnspec.lang.diagnostic import Diagnostics
 from nnspec.runtime.data import random_inputs
 from nnspec.runtime.errors import ArtifactErrors
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 HERE = Path(__file__).parent
 OWN = HERE / "specs" / "decoders" / "sandwich-alibi.yaml"
@@ -183,6 +184,20 @@ def test_tokenizer_files(tmp_path):
         assert json.loads((tmp_path / "out" / "tokenizer.json").read_text("utf-8")) == {"model": "größe"}
         assert (tmp_path / "out" / "tokenizer_config.json").read_text() == "{}"
         shutil.rmtree(tmp_path / "out")
+
+
+def test_the_engine_reads_the_tokenizer(python, tmp_path):
+    words = Tokenizer(models.BPE())
+    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trained = trainers.BpeTrainer(vocab_size=300, special_tokens=["<|end|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    words.train_from_iterator(["the cat sat on the mat", "the dog sat on the log"], trained)
+    words.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer", "eos_token": "<|end|>"}))
+    model = nnspec.load("gpt2", sizes=zoo.MODELS["gpt2"] | {"vocab": 300})
+    model.export(tmp_path / "out", init=1, target="genai", stop=(0,), tokenizer=tmp_path, certify="none")
+    long, short = (words.encode(text).ids for text in ("the cat sat on the log", "dog"))
+    got = engine(python, [{"folder": str(tmp_path / "out"), "texts": ["the cat sat on the log", "dog"]}])[0]
+    assert len(long) > len(short) and got == [long, short + [0] * (len(long) - len(short))]
 
 
 @pytest.mark.parametrize("text", [None, "{", b"\xff\xfe"])
