@@ -110,6 +110,34 @@ class Append(Op):
 
 
 @dataclass(frozen=True)
+class Widen(Op):
+    """Floats in float32: running sums lose digits in half precision."""
+
+    name = "widen"
+    signature = "in: float[*b] -> float32[*b]"
+
+    def torch(self, t: Any, **ports: Any) -> Any:
+        return ports["in"].float()
+
+    def onnx(self, g: Any, **ports: Any) -> Any:
+        return g.to_f32(ports["in"])
+
+
+@dataclass(frozen=True)
+class Narrow(Op):
+    """Float32 in the model's dtype."""
+
+    name = "narrow"
+    signature = "in: float32[*b] -> float[*b]"
+
+    def torch(self, t: Any, **ports: Any) -> Any:
+        return ports["in"].to(t.dtype)
+
+    def onnx(self, g: Any, **ports: Any) -> Any:
+        return g.from_f32(ports["in"])
+
+
+@dataclass(frozen=True)
 class CachedAttention(Op):
     """Causal attention of a chunk over a cache that it is in already: query i of row b is at past[b] + i. See `attention`."""
 

@@ -80,6 +80,16 @@ def test_what_cannot_stream_is_refused(tmp_path, name):
         assert first.labels
 
 
+def test_running_sums_keep_their_digits_in_half_precision(tmp_path):
+    """4,000 times 0.75: one by one in float16 they would stop at 1,536 or so."""
+    model = load(tmp_path, {"inputs": {"f": "float[B, T, 1]"}, "graph": {"y": {"op": "cumsum", "in": "f", "axis": 1}}})
+    model.export(tmp_path / "step", init=0, form="step", certify="none", dtype="float16")
+    running = decoder(tmp_path / "step", threads=1).start(1)
+    chunk = np.full((1, 1, 1), 0.75, np.float16)
+    got = [float(running.step(f=chunk)["y"][0, 0, 0]) for _ in range(4000)]
+    np.testing.assert_allclose(got, 0.75 * np.arange(1, 4001), rtol=1e-3)
+
+
 @cache
 def form(name, along=None):
     return zoo.model(name).step_form(along)

@@ -11,6 +11,7 @@ from ...ops.base import axis_of
 from ...ops.convolution import Conv1d
 from ...ops.elementwise import Add
 from ...ops.layout import Concat, Slice
+from ...ops.streaming import Narrow, Widen
 from .derive import Deriver, Forms
 from .each import each, sized
 from .facts import holds
@@ -113,10 +114,14 @@ def cumsum(d: Deriver, node: Node, output: int, forms: Forms) -> Value | None:
     given = node.inputs["in"]
     assert isinstance(given, Value)
     new, like = d.chunked(given), Value(node.id)
-    one = TensorType(type.dtype, (type.shape[0], Dim.const(1), *type.shape[2:]))
+    real = type.dtype == "float"                     # added up in float32, as the whole is
+    new = d.apply(like, Widen(), {"in": new}, "wide") if real else new
+    one = TensorType("float32" if real else type.dtype, (type.shape[0], Dim.const(1), *type.shape[2:]))
     before = carried(d, node, "sum", one, None)
-    total = d.apply(like, replace(op, exclusive=False), {"in": new}, "chunk")
-    whole = d.apply(like, Add(), {"in": (total, before)}, "total")
+    kept = [d.out.type(new)]                         # float32, which specs have no sums of
+    total = d.add(like, replace(op, exclusive=False), {"in": new}, kept, "chunk")
+    whole = d.add(like, Add(), {"in": (total, before)}, kept, "total")
     sums = d.apply(like, Concat(axis=1), {"in": (before, whole)}, "sums")
     d.after[f"{node.name}.sum"] = behind(d, like, sums, 1)
-    return d.apply(like, Slice(axis=1, stop=d.chunk), {"in": sums}) if op.exclusive else whole
+    found = d.apply(like, Slice(axis=1, stop=d.chunk), {"in": sums}, "before") if op.exclusive else whole
+    return d.apply(like, Narrow(), {"in": found}) if real else found
