@@ -2,7 +2,7 @@
 
 const all = JSON.parse(document.getElementById('report').textContent);
 const chosen = () => Math.min(Math.max(Number(location.hash.match(/^#(\d+)!/)?.[1] ?? 1), 1), all.reports.length);
-const number = chosen();                  // which comparison shows, from 1: `#2!edit-3` is an edit of the second
+const number = chosen(); // which comparison shows, from 1: `#2!edit-3` is an edit of the second
 const report = all.reports[number - 1];
 const anchor = fragment => `#${number > 1 ? `${number}!` : ''}${fragment}`;
 const byId = id => document.getElementById(id);
@@ -21,8 +21,12 @@ function el(name, attributes = {}, ...children) {
 }
 
 const SHAPES = {
-  ok: 'M4 12.5 9.5 18 20 6.5', note: 'M12 3a9 9 0 1 0 0 18 9 9 0 0 0 0-18ZM12 11v6M12 7.2v.1', warn: 'M12 3.5 22 20.5H2ZM12 10v4.5M12 17.4v.1',
-  bad: 'M8 2.5h8l5.5 5.5v8L16 21.5H8L2.5 16V8ZM8.5 8.5l7 7M15.5 8.5l-7 7', up: 'M5 15l7-7 7 7', down: 'M5 9l7 7 7-7',
+  ok: 'M4 12.5 9.5 18 20 6.5',
+  note: 'M12 3a9 9 0 1 0 0 18 9 9 0 0 0 0-18ZM12 11v6M12 7.2v.1',
+  warn: 'M12 3.5 22 20.5H2ZM12 10v4.5M12 17.4v.1',
+  bad: 'M8 2.5h8l5.5 5.5v8L16 21.5H8L2.5 16V8ZM8.5 8.5l7 7M15.5 8.5l-7 7',
+  up: 'M5 15l7-7 7 7',
+  down: 'M5 9l7 7 7-7',
   theme: 'M12 3a9 9 0 1 0 0 18ZM12 3a9 9 0 0 1 0 18',
 };
 const TONES = { breaking: 'bad', warning: 'warn', info: 'note' };
@@ -58,10 +62,20 @@ function marked(content) {
 }
 
 /** A note in words, its names in backticks as code. */
-const prose = content => el('span', { class: 'text', dir: 'auto' }, content.split(/`([^`]+)`/).map((part, k) => (k % 2 ? el('code', {}, marked(part)) : marked(part))));
+const prose = content =>
+  el(
+    'span',
+    { class: 'text', dir: 'auto' },
+    content.split(/`([^`]+)`/).map((part, k) => (k % 2 ? el('code', {}, marked(part)) : marked(part))),
+  );
 
 /** A path, which may break after a dot. */
-const path = content => el('span', { class: 'path', dir: 'auto' }, content.split('.').map((part, k, all) => [marked(part + (k < all.length - 1 ? '.' : '')), el('wbr')]));
+const path = content =>
+  el(
+    'span',
+    { class: 'path', dir: 'auto' },
+    content.split('.').map((part, k, all) => [marked(part + (k < all.length - 1 ? '.' : '')), el('wbr')]),
+  );
 
 const hidden = content => el('span', { class: 'hidden' }, content);
 const matches = hay => state.terms.every(t => hay.includes(t));

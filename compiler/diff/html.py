@@ -16,7 +16,7 @@ from .report import LEVELS, STATUSES, Consequence, Contract, Edit, Metric, Repor
 from .rules import RULES
 
 FILES = Path(__file__).parent
-SCRIPTS = ("html.js", "html_edits.js", "html_tree.js", "html_start.js")
+SCRIPTS = ("html.js", "html_edits.js", "html_costs.js", "html_tree.js", "html_start.js")
 TONES = {"info": "note", "warning": "warn", "breaking": "bad", None: "ok"}
 FUNCTIONS = {
     "identical": ("ok", "Both specs compute the same, under the same names."),

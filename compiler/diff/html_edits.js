@@ -1,15 +1,46 @@
-// Verdicts, edits, costs and tensors.
+// Verdicts and edits.
 
 function drawVerdicts() {
-  byId('verdicts').replaceChildren(el('ul', { class: 'cards' }, report.verdicts.map(v => el('li', { class: v.tone, 'data-verdict': v.name },
-    el('h2', {}, v.name),
-    el('p', { class: 'word' }, icon(v.tone), el('span', {}, v.word)),
-    v.text && el('p', {}, v.text),
-    v.bar && v.bar.some(([, n]) => n) && stack(v.bar),
-    v.facts && v.facts.length > 0 && el('ul', { class: 'facts' }, v.facts.map(f => el('li', {}, f))),
-    v.silent && v.silent.length > 0 && el('p', {}, 'Silent: ', v.silent.map((n, k) => [k ? ', ' : '', editLink(n)])),
-    v.items && el('dl', {}, v.items.map(i => [
-      el('dt', {}, text(i.name)), el('dd', {}, values(i.before, i.after, true, true), i.before === null && i.after === null && i.rule)]))))));
+  byId('verdicts').replaceChildren(
+    el(
+      'ul',
+      { class: 'cards' },
+      report.verdicts.map(v =>
+        el(
+          'li',
+          { class: v.tone, 'data-verdict': v.name },
+          el('h2', {}, v.name),
+          el('p', { class: 'word' }, icon(v.tone), el('span', {}, v.word)),
+          v.text && el('p', {}, v.text),
+          v.bar && v.bar.some(([, n]) => n) && stack(v.bar),
+          v.facts &&
+            v.facts.length > 0 &&
+            el(
+              'ul',
+              { class: 'facts' },
+              v.facts.map(f => el('li', {}, f)),
+            ),
+          v.silent &&
+            v.silent.length > 0 &&
+            el(
+              'p',
+              {},
+              'Silent: ',
+              v.silent.map((n, k) => [k ? ', ' : '', editLink(n)]),
+            ),
+          v.items &&
+            el(
+              'dl',
+              {},
+              v.items.map(i => [
+                el('dt', {}, text(i.name)),
+                el('dd', {}, values(i.before, i.after, true, true), i.before === null && i.after === null && i.rule),
+              ]),
+            ),
+        ),
+      ),
+    ),
+  );
   const alerts = [...report.diagnostics.map(t => ['warn', t]), ...report.notes.map(t => ['note', t]), ...all.failures.map(t => ['bad', t])];
   byId('alerts').replaceChildren(...alerts.map(([tone, t]) => el('p', { class: `alert ${tone}` }, icon(tone), prose(t))));
 }
@@ -17,11 +48,15 @@ function drawVerdicts() {
 /** How much of the parameters each status has. */
 function stack(parts) {
   const said = parts.map(([s, n]) => `${n.toLocaleString('en')} ${s}`).join(', ');
-  return el('div', { class: 'stack', role: 'img', 'aria-label': `parameters: ${said}`, title: said }, parts.map(([status, n]) => {
-    const made = el('i', { class: status });
-    made.style.flexGrow = Math.max(n, 1);
-    return made;
-  }));
+  return el(
+    'div',
+    { class: 'stack', role: 'img', 'aria-label': `parameters: ${said}`, title: said },
+    parts.map(([status, n]) => {
+      const made = el('i', { class: status });
+      made.style.flexGrow = Math.max(n, 1);
+      return made;
+    }),
+  );
 }
 
 const editLink = n => el('a', { href: anchor(`edit-${n}`) }, `edit ${n}`);
@@ -29,33 +64,68 @@ const editLink = n => el('a', { href: anchor(`edit-${n}`) }, `edit ${n}`);
 function drawEdits() {
   const open = new Set([...document.querySelectorAll('.edit[open]')].map(d => d.id));
   const shown = report.edits.filter(e => matches(e.hay));
-  const title = state.query ? `${shown.length} of ${plural(report.edits.length, 'edit')}` : report.edits.length ? plural(report.edits.length, 'edit') : 'No edits';
+  const title = state.query
+    ? `${shown.length} of ${plural(report.edits.length, 'edit')}`
+    : report.edits.length
+      ? plural(report.edits.length, 'edit')
+      : 'No edits';
   byId('edits').replaceChildren(
-    el('div', { class: 'title' }, el('h2', { id: 'edits-title' }, title),
-      report.edits.length > 0 && el('span', { class: 'muted' }, report.tally.split(': ')[1] || '')),
-    report.edits.length === 0 ? unchanged() : shown.length === 0 ? el('p', { class: 'empty' }, 'No edit matches.')
-      : el('ol', { class: 'edits' }, shown.map(e => el('li', {}, editCard(e, open.has(`card-${e.n}`))))));
+    el(
+      'div',
+      { class: 'title' },
+      el('h2', { id: 'edits-title' }, title),
+      report.edits.length > 0 && el('span', { class: 'muted' }, report.tally.split(': ')[1] || ''),
+    ),
+    report.edits.length === 0
+      ? unchanged()
+      : shown.length === 0
+        ? el('p', { class: 'empty' }, 'No edit matches.')
+        : el(
+            'ol',
+            { class: 'edits' },
+            shown.map(e => el('li', {}, editCard(e, open.has(`card-${e.n}`)))),
+          ),
+  );
 }
 
 function unchanged() {
   const both = report.base && report.head;
-  return el('div', { class: 'empty hero' }, icon(both ? 'ok' : 'note'),
+  return el(
+    'div',
+    { class: 'empty hero' },
+    icon(both ? 'ok' : 'note'),
     el('b', {}, both ? 'No architectural change' : report.base ? 'The spec was removed' : 'A new spec'),
-    text((report.head || report.base).facts));
+    text((report.head || report.base).facts),
+  );
 }
 
 function editCard(e, open) {
   const parameters = e.deltas.find(d => d.key === 'parameters' && d.delta);
   const first = e.where.slice(0, 2);
   const card = el('details', { class: `edit ${TONES[e.level]}`, id: `card-${e.n}`, 'data-id': e.id, open });
-  card.append(el('summary', {},
-    el('span', { class: 'symbol', 'aria-hidden': 'true' }, e.symbol),
-    el('h3', {}, el('span', { class: 'num' }, hidden('Edit '), String(e.n)), text(e.title, 'name'), el('span', { class: 'values' }, values(e.before, e.after, true, e.symbol === '~'))),
-    el('span', { class: 'badges' }, badge(TONES[e.level], e.level)),
-    el('span', { class: 'sub' }, el('span', {}, e.what),
-      first.length > 0 && text(first.map(w => w.text).join(', ') + (e.where.length > 2 ? ` and ${e.where.length - 2} more` : ''), 'mono'),
-      parameters && el('span', { class: parameters.delta > 0 ? 'up' : 'down' }, `${parameters.text[0]} parameters`),
-      e.checkpoint !== 'same' && el('span', {}, `checkpoint ${e.checkpoint}`))));
+  card.append(
+    el(
+      'summary',
+      {},
+      el('span', { class: 'symbol', 'aria-hidden': 'true' }, e.symbol),
+      el(
+        'h3',
+        {},
+        el('span', { class: 'num' }, hidden('Edit '), String(e.n)),
+        text(e.title, 'name'),
+        el('span', { class: 'values' }, values(e.before, e.after, true, e.symbol === '~')),
+      ),
+      el('span', { class: 'badges' }, badge(TONES[e.level], e.level)),
+      el(
+        'span',
+        { class: 'sub' },
+        el('span', {}, e.what),
+        first.length > 0 && text(first.map(w => w.text).join(', ') + (e.where.length > 2 ? ` and ${e.where.length - 2} more` : ''), 'mono'),
+        parameters && el('span', { class: parameters.delta > 0 ? 'up' : 'down' }, `${parameters.text[0]} parameters`),
+        e.checkpoint !== 'same' && el('span', {}, `checkpoint ${e.checkpoint}`),
+      ),
+    ),
+  );
   card.addEventListener('toggle', () => fill(card, e));
   if (open) fill(card, e);
   return card;
@@ -66,99 +136,76 @@ function fill(card, e) {
   if (!card.open || card.querySelector('.body')) return;
   const costs = e.deltas.filter(d => d.delta);
   const follow = e.consequences;
-  card.append(el('div', { class: 'body' },
-    e.checkpoint === 'silent' && el('p', { class: 'convert bad' }, icon('bad'), ' ', el('b', {}, 'Silent: '), e.checkpointText),
-    e.conversion && el('p', { class: `convert ${{ exact: 'ok', approx: 'warn', reinit: 'bad' }[e.conversion.kind]}` },
-      el('b', {}, `Checkpoint, ${e.conversion.kind}: `), prose(e.conversion.text)),
-    el('dl', { class: 'facts-list' },
-      fact('Spec', [e.base && el('del', {}, e.base), e.base && e.head && el('span', { class: 'arrow' }, '→'), e.head && el('ins', {}, e.head)]),
-      fact('Keys', e.keys.map(k => text(k, '', 'code'))),
-      fact('Rule', [el('code', {}, e.rule)]),
-      fact('Touches', e.contracts.map(c => el('span', { class: 'badge plain' }, c))),
-      fact('Checkpoint', e.checkpoint !== 'silent' && [el('b', {}, e.checkpoint), el('span', { class: 'muted' }, e.checkpointText)]),
-      fact('Matched by', e.evidence && [e.evidence]),
-      fact('Costs', costs.map(d => el('span', {}, el('span', { class: d.delta > 0 ? 'up' : 'down' }, d.text[0]), ` ${d.name}`))),
-      fact('Notes', e.notes.map(prose))),
-    follow.length > 0 && el('div', {}, el('h4', {}, plural(follow.length, 'change') + ' of the graph'), el('ul', { class: 'follow' }, follow.map(c => el('li', {},
-      el('span', { class: 'what' }, c.what), c.key ? link(c.where) : text(c.where), el('span', {}, values(c.before, c.after)),
-      c.note && text(c.note, 'muted'))))),
-    e.tensors.length > 0 && el('div', {}, el('h4', {}, `Tensors: ${counted(e.tensors)}`), tensorTable(e.tensors)),
-    el('p', { class: 'muted' }, el('a', { href: anchor(`edit-${e.n}`) }, 'Link to this edit'), ' or ', el('a', { href: anchor(e.id) }, 'by its lasting id'))));
+  card.append(
+    el(
+      'div',
+      { class: 'body' },
+      e.checkpoint === 'silent' && el('p', { class: 'convert bad' }, icon('bad'), ' ', el('b', {}, 'Silent: '), e.checkpointText),
+      e.conversion &&
+        el(
+          'p',
+          { class: `convert ${{ exact: 'ok', approx: 'warn', reinit: 'bad' }[e.conversion.kind]}` },
+          el('b', {}, `Checkpoint, ${e.conversion.kind}: `),
+          prose(e.conversion.text),
+        ),
+      el(
+        'dl',
+        { class: 'facts-list' },
+        fact('Spec', [
+          e.base && el('del', {}, e.base),
+          e.base && e.head && el('span', { class: 'arrow' }, '→'),
+          e.head && el('ins', {}, e.head),
+        ]),
+        fact(
+          'Keys',
+          e.keys.map(k => text(k, '', 'code')),
+        ),
+        fact('Rule', [el('code', {}, e.rule)]),
+        fact(
+          'Touches',
+          e.contracts.map(c => el('span', { class: 'badge plain' }, c)),
+        ),
+        fact('Checkpoint', e.checkpoint !== 'silent' && [el('b', {}, e.checkpoint), el('span', { class: 'muted' }, e.checkpointText)]),
+        fact('Matched by', e.evidence && [e.evidence]),
+        fact(
+          'Costs',
+          costs.map(d => el('span', {}, el('span', { class: d.delta > 0 ? 'up' : 'down' }, d.text[0]), ` ${d.name}`)),
+        ),
+        fact('Notes', e.notes.map(prose)),
+      ),
+      follow.length > 0 &&
+        el(
+          'div',
+          {},
+          el('h4', {}, plural(follow.length, 'change') + ' of the graph'),
+          el(
+            'ul',
+            { class: 'follow' },
+            follow.map(c =>
+              el(
+                'li',
+                {},
+                el('span', { class: 'what' }, c.what),
+                c.key ? link(c.where) : text(c.where),
+                el('span', {}, values(c.before, c.after)),
+                c.note && text(c.note, 'muted'),
+              ),
+            ),
+          ),
+        ),
+      e.tensors.length > 0 && el('div', {}, el('h4', {}, `Tensors: ${counted(e.tensors)}`), tensorTable(e.tensors)),
+      el(
+        'p',
+        { class: 'muted' },
+        el('a', { href: anchor(`edit-${e.n}`) }, 'Link to this edit'),
+        ' or ',
+        el('a', { href: anchor(e.id) }, 'by its lasting id'),
+      ),
+    ),
+  );
 }
 
 function fact(name, content) {
   const found = [content].flat().filter(c => c !== null && c !== false && c !== undefined && c !== '');
   return found.length > 0 && [el('dt', {}, name), el('dd', {}, found)];
-}
-
-function counted(tensors) {
-  const by = new Map();
-  for (const t of tensors) by.set(t.status, (by.get(t.status) || 0) + t.count);
-  return [...by].map(([s, n]) => `${n.toLocaleString('en')} ${s}`).join(', ');
-}
-
-function tensorTable(tensors) {
-  return el('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Tensors' }, el('table', {},
-    el('thead', {}, el('tr', {}, ['What', 'Tensor', 'Shape', 'Count', 'Numbers'].map((n, k) => el('th', { scope: 'col', class: k < 3 && 'start' }, n)))),
-    el('tbody', {}, tensors.map(t => el('tr', {},
-      el('th', { scope: 'row' }, el('span', { class: 'status' }, el('i', { class: t.status }), t.status)),
-      el('td', { class: 'start wrap' }, t.base === t.head || t.base === null || t.head === null ? path(t.head ?? t.base) : values(t.base, t.head)),
-      el('td', { class: 'start' }, t.before === t.after ? text(t.after, 'mono') : values(t.before, t.after)),
-      el('td', {}, `× ${t.count.toLocaleString('en')}`), el('td', {}, t.elements))))));
-}
-
-function drawCosts() {
-  const most = Math.max(1, ...report.metrics.map(m => Math.min(Math.abs(m.percent || 0), 100)));
-  const cell = ([said, exact], tone = '') => el('td', { class: tone }, said, exact && el('small', {}, exact));
-  const gauge = m => {
-    const made = el('i', { class: m.delta > 0 ? 'up' : 'down' });
-    made.style.width = `${Math.min(Math.abs(m.percent || 0), 100) / most * 50}%`;
-    return m.delta && m.percent !== null && el('span', { class: 'gauge', 'aria-hidden': 'true' }, made);
-  };
-  const tone = d => (d > 0 ? 'up' : d < 0 ? 'down' : 'zero');
-  byId('costs').replaceChildren(
-    el('div', { class: 'title' }, el('h2', { id: 'costs-title' }, 'Costs'), report.sizes && el('span', { class: 'muted' }, `at ${report.sizes}`)),
-    el('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Costs' }, el('table', {},
-      el('thead', {}, el('tr', {}, ['', 'Before', 'After', 'Delta', 'Change'].map(n => (n ? el('th', { scope: 'col' }, n) : el('td', {}))))),
-      el('tbody', {}, report.metrics.map(m => el('tr', { 'data-metric': m.key }, el('th', { scope: 'row' }, m.name), cell(m.before), cell(m.after),
-        cell(m.deltaText, tone(m.delta)), el('td', { class: tone(m.delta) }, m.percentText || '0', gauge(m))))))),
-    byEdit(cell, tone));
-}
-
-/** What each edit adds: the columns sum to the deltas. */
-function byEdit(cell, tone) {
-  const shown = report.metrics.filter(m => m.delta !== null && report.edits.some(e => e.deltas.some(d => d.key === m.key && d.delta)));
-  if (!shown.length || report.edits.length < 2) return '';
-  return el('details', { class: 'more' }, el('summary', {}, 'Costs by edit, in this order'), el('div', { class: 'scroll' }, el('table', {},
-    el('thead', {}, el('tr', {}, el('th', { scope: 'col' }, 'Edit'), shown.map(m => el('th', { scope: 'col' }, m.name)))),
-    el('tbody', {},
-      report.edits.map(e => el('tr', {}, el('th', { scope: 'row' }, el('a', { href: anchor(`edit-${e.n}`) }, text(`${e.n} ${e.title}`, 'clip'))),
-        shown.map(m => {
-          const d = e.deltas.find(x => x.key === m.key);
-          return d ? cell([d.text[0], ''], tone(d.delta)) : el('td', {}, '');
-        }))),
-      el('tr', { class: 'total' }, el('th', { scope: 'row' }, 'All'), shown.map(m => cell([m.deltaText[0], ''], tone(m.delta))))))));
-}
-
-const statuses = new Set();
-
-function drawTensors() {
-  const all = report.tensors;
-  if (!all.length) return;
-  const there = ['renamed', 'reshaped', 'new', 'dropped', 'kept'].filter(s => all.some(t => t.status === s));
-  const shown = all.filter(t => statuses.has(t.status) && matches(t.hay));
-  const button = s => el('button', { type: 'button', 'aria-pressed': String(statuses.has(s)), click: () => {
-    if (!statuses.delete(s)) statuses.add(s);
-    drawTensors();
-    byId('tensors').querySelector(`[data-status="${s}"]`).focus();
-  }, 'data-status': s }, el('i', { class: s }), `${s} ${all.filter(t => t.status === s).reduce((n, t) => n + t.count, 0).toLocaleString('en')}`);
-  byId('tensors').replaceChildren(
-    el('div', { class: 'title' }, el('h2', { id: 'tensors-title' }, 'Checkpoint tensors'),
-      el('div', { class: 'filters', role: 'group', 'aria-label': 'Tensors to show' }, there.map(button))),
-    shown.length ? tensorTable(shown) : el('p', { class: 'empty' }, state.query ? 'No tensor of these kinds matches.' : 'Every tensor is kept. Choose a kind above to list its tensors.'));
-}
-
-function drawLayers() {
-  byId('layers').replaceChildren(...Object.entries(report.layers).map(([name, value]) =>
-    el('details', { class: 'more' }, el('summary', {}, text(name)), el('div', { class: 'scroll' }, el('pre', {}, value)))));
 }

@@ -1,25 +1,80 @@
 // Search, keys, links, and the start.
 
-const KEYS = [['n, j', 'next change'], ['p, k', 'previous change'], ['/', 'search'], ['Enter', 'open or close'], ['e, c', 'expand all, collapse all'],
-  ['t', 'dark or light'], ['←, ↑, →, ↓', 'move in the trees'], ['Esc', 'clear the search'], ['?', 'this list']];
+const KEYS = [
+  ['n, j', 'next change'],
+  ['p, k', 'previous change'],
+  ['/', 'search'],
+  ['Enter', 'open or close'],
+  ['e, c', 'expand all, collapse all'],
+  ['t', 'dark or light'],
+  ['←, ↑, →, ↓', 'move in the trees'],
+  ['Esc', 'clear the search'],
+  ['?', 'this list'],
+];
 const cards = () => [...document.querySelectorAll('.edit')];
-let current = 0;                          // the edit that the keys are at
+let current = 0; // the edit that the keys are at
 
 function drawHead() {
-  const side = (s, name) => (s ? text(s.label, name) : el('span', { class: 'muted' }, name === 'old' ? 'nothing (new spec)' : 'nothing (removed)'));
+  const side = (s, name) =>
+    s ? text(s.label, name) : el('span', { class: 'muted' }, name === 'old' ? 'nothing (new spec)' : 'nothing (removed)');
   byId('name').replaceChildren(side(report.base, 'old'), el('span', { class: 'arrow', 'aria-label': 'to' }, '→'), side(report.head, 'new'));
   if (all.reports.length > 1) {
-    const label = r => (r.base && r.head && r.base.label !== r.head.label ? `${r.base.label} → ${r.head.label}` : (r.head || r.base).label);
-    byId('name').append(el('select', { 'aria-label': 'Comparison', change: event => { location.hash = `${event.target.value}!`; } },
-      all.reports.map((r, k) => el('option', { value: k + 1, selected: k + 1 === number }, `${k + 1} of ${all.reports.length}: ${label(r)} · ${r.tally}`))));
+    const label = r => [...new Set([r.base, r.head].filter(Boolean).map(s => s.label))].join(' → ');
+    byId('name').append(
+      el(
+        'select',
+        {
+          'aria-label': 'Comparison',
+          change: event => {
+            location.hash = `${event.target.value}!`;
+          },
+        },
+        all.reports.map((r, k) =>
+          el(
+            'option',
+            { value: k + 1, selected: k + 1 === number },
+            [k + 1, ' of ', all.reports.length, ': ', label(r), ' · ', r.tally].join(''),
+          ),
+        ),
+      ),
+    );
   }
   byId('previous').append(icon('up'));
   byId('next').append(icon('down'));
   byId('theme').append(icon('theme'));
-  byId('keys').append(el('h2', { id: 'keys-title' }, 'Keys'), el('dl', {}, KEYS.map(([k, what]) => [el('dt', {}, k.split(', ').map((x, i) => [i ? ' ' : '', el('kbd', {}, x)])),
-    el('dd', {}, what)])), el('form', { method: 'dialog' }, el('button', {}, 'Close')));
-  byId('foot').append(...['base', 'head'].filter(n => report[n]).map(n => el('p', {}, `${n}: `, text(`${report[n].name}, ${report[n].facts}`),
-    ' · structure ', el('code', {}, report[n].structure), ' · identity ', el('code', {}, report[n].identity))), el('p', { class: 'screen' }, 'Press ', el('kbd', {}, '?'), ' for keys.'));
+  byId('keys').append(
+    el('h2', { id: 'keys-title' }, 'Keys'),
+    el(
+      'dl',
+      {},
+      KEYS.map(([k, what]) => [
+        el(
+          'dt',
+          {},
+          k.split(', ').map((x, i) => [i ? ' ' : '', el('kbd', {}, x)]),
+        ),
+        el('dd', {}, what),
+      ]),
+    ),
+    el('form', { method: 'dialog' }, el('button', {}, 'Close')),
+  );
+  byId('foot').append(
+    ...['base', 'head']
+      .filter(n => report[n])
+      .map(n =>
+        el(
+          'p',
+          {},
+          `${n}: `,
+          text(`${report[n].name}, ${report[n].facts}`),
+          ' · structure ',
+          el('code', {}, report[n].structure),
+          ' · identity ',
+          el('code', {}, report[n].identity),
+        ),
+      ),
+    el('p', { class: 'screen' }, 'Press ', el('kbd', {}, '?'), ' for keys.'),
+  );
 }
 
 function drawPosition() {
@@ -49,7 +104,9 @@ function step(by) {
   const made = document.activeElement?.closest('.tree [tabindex]');
   if (made) {
     const rows = [...document.querySelectorAll('.tree [role="row"][tabindex]')];
-    const near = (by > 0 ? rows.slice(rows.indexOf(made) + 1) : rows.slice(0, rows.indexOf(made)).reverse()).find(r => !r.matches('.same, .gaprow'));
+    const near = (by > 0 ? rows.slice(rows.indexOf(made) + 1) : rows.slice(0, rows.indexOf(made)).reverse()).find(
+      r => !r.matches('.same, .gaprow'),
+    );
     if (near) {
       made.tabIndex = -1;
       near.tabIndex = 0;
@@ -80,7 +137,10 @@ function setAll(open) {
 
 function setOpen(card, open) {
   card.open = open;
-  fill(card, report.edits.find(e => `card-${e.n}` === card.id));
+  fill(
+    card,
+    report.edits.find(e => `card-${e.n}` === card.id),
+  );
 }
 
 /** All is open on paper, and as before afterwards. */
@@ -90,14 +150,18 @@ function openForPrint() {
   const more = [...document.querySelectorAll('details.more:not([open])')];
   setAll(true);
   for (const d of more) d.open = true;
-  addEventListener('afterprint', () => {
-    setAll(false);
-    opened.clear();
-    for (const [id, open] of rowsOpen) opened.set(id, open);
-    for (const d of more) d.open = false;
-    for (const c of cardsOpen) c.open = true;
-    drawTree();
-  }, { once: true });
+  addEventListener(
+    'afterprint',
+    () => {
+      setAll(false);
+      opened.clear();
+      for (const [id, open] of rowsOpen) opened.set(id, open);
+      for (const d of more) d.open = false;
+      for (const c of cardsOpen) c.open = true;
+      drawTree();
+    },
+    { once: true },
+  );
 }
 
 // search
@@ -127,7 +191,11 @@ function follow() {
     return;
   }
   let hash = location.hash.slice(1).replace(/^\d+!/, '');
-  try { hash = decodeURIComponent(hash); } catch { /* a name with a percent sign of its own */ }
+  try {
+    hash = decodeURIComponent(hash);
+  } catch {
+    /* a name with a percent sign of its own */
+  }
   if (!hash) return;
   if (hash.startsWith('path:')) {
     clearSearch();
@@ -146,7 +214,11 @@ function follow() {
 
 /** The row of a path (`layers.attention`, `layers.3.attention` or `layers[0..11].attention`), or of the nearest path above it. */
 function find(path) {
-  let key = path.replace(/\[[^\]]*\]/g, '').split('.').filter(p => !/^\d+$/.test(p) && p !== '{i}').join('.');
+  let key = path
+    .replace(/\[[^\]]*\]/g, '')
+    .split('.')
+    .filter(p => !/^\d+$/.test(p) && p !== '{i}')
+    .join('.');
   const copies = path.match(/\[[^\]]*\]$/)?.[0];
   for (;;) {
     const near = tree.filter(r => r.k === key);
@@ -164,7 +236,11 @@ function toggleTheme() {
   const root = document.documentElement;
   const dark = root.dataset.theme ? root.dataset.theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
   setTheme(dark ? 'light' : 'dark');
-  try { localStorage.setItem('nnspec-theme', root.dataset.theme); } catch { /* storage is off: the choice holds for this visit */ }
+  try {
+    localStorage.setItem('nnspec-theme', root.dataset.theme);
+  } catch {
+    /* storage is off: the choice holds for this visit */
+  }
 }
 
 function setTheme(name) {
@@ -173,12 +249,26 @@ function setTheme(name) {
 }
 
 function storedTheme() {
-  try { return localStorage.getItem('nnspec-theme'); } catch { return null; }
+  try {
+    return localStorage.getItem('nnspec-theme');
+  } catch {
+    return null;
+  }
 }
 
 const ACTS = {
-  n: () => step(1), j: () => step(1), p: () => step(-1), k: () => step(-1), e: () => setAll(true), c: () => setAll(false), t: toggleTheme,
-  '/': () => { byId('search').focus(); byId('search').select(); }, '?': () => byId('keys').showModal(),
+  n: () => step(1),
+  j: () => step(1),
+  p: () => step(-1),
+  k: () => step(-1),
+  e: () => setAll(true),
+  c: () => setAll(false),
+  t: toggleTheme,
+  '/': () => {
+    byId('search').focus();
+    byId('search').select();
+  },
+  '?': () => byId('keys').showModal(),
 };
 
 function onKey(event) {
@@ -189,7 +279,10 @@ function onKey(event) {
     return;
   }
   if (event.target.matches('input')) return;
-  if (treeKey(event)) { event.preventDefault(); return; }
+  if (treeKey(event)) {
+    event.preventDefault();
+    return;
+  }
   if (ACTS[event.key]) {
     event.preventDefault();
     ACTS[event.key]();
@@ -200,7 +293,8 @@ function listen() {
   document.addEventListener('keydown', onKey);
   addEventListener('hashchange', follow);
   addEventListener('beforeprint', openForPrint);
-  document.addEventListener('click', event => {             // a link to where the page is already
+  document.addEventListener('click', event => {
+    // a link to where the page is already
     const a = event.target.closest('a[href^="#"]');
     if (a && a.getAttribute('href') === location.hash) follow();
   });
@@ -214,22 +308,54 @@ function listen() {
     }
   });
   byId('search').addEventListener('input', event => search(event.target.value));
-  const clicks = { previous: () => { document.activeElement.blur(); step(-1); }, next: () => { document.activeElement.blur(); step(1); },
-    expand: ACTS.e, collapse: ACTS.c, theme: toggleTheme, help: ACTS['?'] };
+  const clicks = {
+    previous: () => {
+      document.activeElement.blur();
+      step(-1);
+    },
+    next: () => {
+      document.activeElement.blur();
+      step(1);
+    },
+    expand: ACTS.e,
+    collapse: ACTS.c,
+    theme: toggleTheme,
+    help: ACTS['?'],
+  };
   for (const [id, act] of Object.entries(clicks)) byId(id).addEventListener('click', act);
 }
 
 function start() {
   if (!report) {
-    byId('verdicts').append(el('p', { class: 'empty' }, 'No spec differs.'), ...all.failures.map(t => el('p', { class: 'alert bad' }, text(t))));
+    byId('verdicts').append(
+      el('p', { class: 'empty' }, 'No spec differs.'),
+      ...all.failures.map(t => el('p', { class: 'alert bad' }, text(t))),
+    );
     return;
   }
   const stored = storedTheme();
   if (stored === 'dark' || stored === 'light') setTheme(stored);
   else byId('theme').setAttribute('aria-label', 'Switch between dark and light');
   for (const e of report.edits) {
-    e.hay = [e.title, e.rule, e.what, e.level, e.before, e.after, e.checkpoint, e.id, `#${e.n}`, ...e.keys, ...e.contracts, ...e.where.map(w => w.text), ...e.notes,
-      ...e.consequences.flatMap(c => [c.rule, c.where, c.before, c.after, c.note]), ...e.tensors.flatMap(t => [t.base, t.head])].join(' ').toLowerCase();
+    e.hay = [
+      e.title,
+      e.rule,
+      e.what,
+      e.level,
+      e.before,
+      e.after,
+      e.checkpoint,
+      e.id,
+      `#${e.n}`,
+      ...e.keys,
+      ...e.contracts,
+      ...e.where.map(w => w.text),
+      ...e.notes,
+      ...e.consequences.flatMap(c => [c.rule, c.where, c.before, c.after, c.note]),
+      ...e.tensors.flatMap(t => [t.base, t.head]),
+    ]
+      .join(' ')
+      .toLowerCase();
   }
   for (const t of report.tensors) {
     t.hay = [t.base, t.head, t.status].join(' ').toLowerCase();

@@ -1,10 +1,10 @@
 // The trees of both specs, side by side. Rows are drawn anew for every change of what is folded.
 
 const SIGNS = { same: '', changed: '~', added: '+', removed: '−', moved: '↕', renamed: '»' };
-const opened = new Map();                 // of a row, whether its inside shows; of a gap, that it is open
-let lit = 0;                              // the edit whose rows are pointed out
-let active = '';                          // the row that the keyboard is at
-const tree = [];                          // every row, outer before inner
+const opened = new Map(); // of a row, whether its inside shows; of a gap, that it is open
+let lit = 0; // the edit whose rows are pointed out
+let active = ''; // the row that the keyboard is at
+const tree = []; // every row, outer before inner
 
 function indexTree(rows, parent, prefix) {
   rows.forEach((row, k) => {
@@ -12,7 +12,11 @@ function indexTree(rows, parent, prefix) {
     row.parent = parent;
     const sides = [row.s, row.b, row.h].filter(Boolean);
     row.names = sides.map(s => s.n);
-    row.hay = sides.map(s => [s.n, s.w, s.at, ...s.a.map(a => a.join('='))].join(' ')).join(' ').toLowerCase() + ` ${row.k.toLowerCase()}`;
+    row.hay =
+      sides
+        .map(s => [s.n, s.w, s.at, ...s.a.map(a => a.join('='))].join(' '))
+        .join(' ')
+        .toLowerCase() + ` ${row.k.toLowerCase()}`;
     tree.push(row);
     indexTree(row.c, row, `${row.id}.`);
   });
@@ -24,8 +28,10 @@ const isOpen = row => (opened.has(row.id) ? opened.get(row.id) : row.d > 0 && ![
 
 function drawTree() {
   if (!tree.length) {
-    byId('tree').replaceChildren(el('div', { class: 'title' }, el('h2', { id: 'tree-title' }, 'Architecture')),
-      el('p', { class: 'empty' }, 'A side that is a lock file has no tree to show.'));
+    byId('tree').replaceChildren(
+      el('div', { class: 'title' }, el('h2', { id: 'tree-title' }, 'Architecture')),
+      el('p', { class: 'empty' }, 'A side that is a lock file has no tree to show.'),
+    );
     return;
   }
   const label = (side, name) => `${name}: ${side ? side.label : 'nothing'}`;
@@ -34,14 +40,36 @@ function drawTree() {
   drawRows(report.tree, 1, body, shown);
   if (!body.children.length) body.append(el('p', { class: 'empty' }, 'No node matches.'));
   const scrolled = document.querySelector('.tree')?.scrollTop || 0;
-  const grid = el('div', { class: 'tree', role: 'treegrid', 'aria-labelledby': 'tree-title', 'aria-colcount': 2 },
-    el('div', { role: 'rowgroup', class: 'top' }, el('div', { class: 'row heads', role: 'row' },
-      el('div', { class: 'cell', role: 'columnheader' }, text(label(report.base, 'Base'))),
-      el('div', { class: 'cell', role: 'columnheader' }, text(label(report.head, 'Head'))))), body);
+  const grid = el(
+    'div',
+    { class: 'tree', role: 'treegrid', 'aria-labelledby': 'tree-title', 'aria-colcount': 2 },
+    el(
+      'div',
+      { role: 'rowgroup', class: 'top' },
+      el(
+        'div',
+        { class: 'row heads', role: 'row' },
+        el('div', { class: 'cell', role: 'columnheader' }, text(label(report.base, 'Base'))),
+        el('div', { class: 'cell', role: 'columnheader' }, text(label(report.head, 'Head'))),
+      ),
+    ),
+    body,
+  );
   byId('tree').replaceChildren(
-    el('div', { class: 'title' }, el('h2', { id: 'tree-title' }, 'Architecture'),
-      el('div', { class: 'legend' }, Object.entries(SIGNS).filter(([m]) => tree.some(r => r.m === m && m !== 'same')).map(([m, s]) =>
-        el('span', {}, el('b', { class: m }, s), m)))), grid);
+    el(
+      'div',
+      { class: 'title' },
+      el('h2', { id: 'tree-title' }, 'Architecture'),
+      el(
+        'div',
+        { class: 'legend' },
+        Object.entries(SIGNS)
+          .filter(([m]) => tree.some(r => r.m === m && m !== 'same'))
+          .map(([m, s]) => el('span', {}, el('b', { class: m }, s), m)),
+      ),
+    ),
+    grid,
+  );
   grid.scrollTop = scrolled;
   const rows = [...grid.querySelectorAll('[tabindex]')];
   const at = rows.find(r => r.id === active) || rows[0];
@@ -83,12 +111,25 @@ function drawRows(rows, level, body, shown) {
 
 function gapRow(rows, gap, level) {
   const names = rows.map(r => r.s?.n || (r.h || r.b).n).join(', ');
-  const made = el('div', { role: 'row', class: 'gaprow', id: gap, 'aria-level': level, 'aria-expanded': 'false', tabindex: -1, 'data-gap': gap, click: () => {
-    opened.set(gap, true);
-    active = `row-${rows[0].id}`;
-    drawTree();
-    byId(active)?.focus();
-  } }, el('div', { role: 'gridcell', 'aria-colspan': 2, class: 'gap' }, `⋯ ${rows.length} unchanged: `, text(names)));
+  const made = el(
+    'div',
+    {
+      role: 'row',
+      class: 'gaprow',
+      id: gap,
+      'aria-level': level,
+      'aria-expanded': 'false',
+      tabindex: -1,
+      'data-gap': gap,
+      click: () => {
+        opened.set(gap, true);
+        active = `row-${rows[0].id}`;
+        drawTree();
+        byId(active)?.focus();
+      },
+    },
+    el('div', { role: 'gridcell', 'aria-colspan': 2, class: 'gap' }, `⋯ ${rows.length} unchanged: `, text(names)),
+  );
   made.style.setProperty('--level', level - 1);
   return made;
 }
@@ -96,12 +137,27 @@ function gapRow(rows, gap, level) {
 function drawRow(row, level, body, shown) {
   const inside = row.c.length > 0;
   const open = inside && (shown ? row.c.some(c => shown.has(c.id)) : isOpen(row));
-  const classes = ['row', row.m, row.m === 'changed' && !row.e.length && 'follows', inside && 'expandable', row.e.includes(lit) && 'lit'].filter(Boolean).join(' ');
-  const made = el('div', { role: 'row', class: classes, id: `row-${row.id}`, 'aria-level': level, 'aria-expanded': inside ? String(open) : null,
-    tabindex: -1, 'data-key': row.k, click: event => {
-      if (event.target.closest('a') || String(getSelection())) return;
-      toggle(row, !open);
-    } }, cell(row, 'base', open), cell(row, 'head', open));
+  const classes = ['row', row.m, row.m === 'changed' && !row.e.length && 'follows', inside && 'expandable', row.e.includes(lit) && 'lit']
+    .filter(Boolean)
+    .join(' ');
+  const made = el(
+    'div',
+    {
+      role: 'row',
+      class: classes,
+      id: `row-${row.id}`,
+      'aria-level': level,
+      'aria-expanded': inside ? String(open) : null,
+      tabindex: -1,
+      'data-key': row.k,
+      click: event => {
+        if (event.target.closest('a') || String(getSelection())) return;
+        toggle(row, !open);
+      },
+    },
+    cell(row, 'base', open),
+    cell(row, 'head', open),
+  );
   made.style.setProperty('--level', level - 1);
   body.append(made);
   if (open) drawRows(row.c, level + 1, body, shown);
@@ -120,16 +176,29 @@ function cell(row, which, open) {
   if (!side) return el('div', { role: 'gridcell', class: `cell none ${which}` }, hidden('not there'));
   const last = which === 'head' || !other;
   const sign = row.m === 'changed' || row.m === 'renamed' || last ? SIGNS[row.m] : '';
-  return el('div', { role: 'gridcell', class: `cell ${which}`, title: side.at },
+  return el(
+    'div',
+    { role: 'gridcell', class: `cell ${which}`, title: side.at },
     el('span', { class: 'twist', 'aria-hidden': 'true' }, row.c.length ? (open ? '▾' : '▸') : ''),
     el('span', { class: 'sign', 'aria-hidden': 'true' }, sign),
-    el('span', { class: 'main' }, touched(row) && hidden(row.m), differing(side.n, other?.n, which, 'name clip'), differing(side.w, other?.w, which, 'what'),
-      side.s && differing(side.s, other?.s, which, 'shape'), side.a.map(([k, v]) => attribute(k, v, other && other.a, which, 'attribute', '=')),
-      other && other !== side && side.r.map(([k, v]) => attribute(k, v, other.r, which, 'reads', ' ← ')).filter(Boolean)),
-    el('span', { class: 'tail' },
+    el(
+      'span',
+      { class: 'main' },
+      touched(row) && hidden(row.m),
+      differing(side.n, other?.n, which, 'name clip'),
+      differing(side.w, other?.w, which, 'what'),
+      side.s && differing(side.s, other?.s, which, 'shape'),
+      side.a.map(([k, v]) => attribute(k, v, other && other.a, which, 'attribute', '=')),
+      other && other !== side && side.r.map(([k, v]) => attribute(k, v, other.r, which, 'reads', ' ← ')).filter(Boolean),
+    ),
+    el(
+      'span',
+      { class: 'tail' },
       last && row.d > 0 && !open && touchedInside(row) && el('span', { class: 'inside' }, `${plural(row.d, 'change')} inside`),
       last && row.e.map(n => el('a', { class: 'chip', href: anchor(`edit-${n}`), 'aria-label': `edit ${n}`, tabindex: -1 }, `#${n}`)),
-      side.p && el('span', { title: 'parameters' }, side.p)));
+      side.p && el('span', { title: 'parameters' }, side.p),
+    ),
+  );
 }
 
 const touchedInside = row => !['added', 'removed', 'moved'].includes(row.m);
@@ -192,13 +261,24 @@ function treeKey(event) {
   const rows = [...made.closest('.tree').querySelectorAll('[role="row"][tabindex]')];
   const k = rows.indexOf(made);
   const row = tree.find(r => `row-${r.id}` === made.id);
-  const go = to => { if (to) { made.tabIndex = -1; to.tabIndex = 0; active = to.id; to.focus(); } };
+  const go = to => {
+    if (to) {
+      made.tabIndex = -1;
+      to.tabIndex = 0;
+      active = to.id;
+      to.focus();
+    }
+  };
   const open = made.getAttribute('aria-expanded') === 'true';
   const acts = {
-    ArrowDown: () => go(rows[k + 1]), ArrowUp: () => go(rows[k - 1]), Home: () => go(rows[0]), End: () => go(rows[rows.length - 1]),
+    ArrowDown: () => go(rows[k + 1]),
+    ArrowUp: () => go(rows[k - 1]),
+    Home: () => go(rows[0]),
+    End: () => go(rows[rows.length - 1]),
     ArrowRight: () => (!row ? made.click() : row.c.length && !open ? toggle(row, true) : go(rows[k + 1])),
     ArrowLeft: () => (row && open ? toggle(row, false) : row && row.parent && go(byId(`row-${row.parent.id}`))),
-    Enter: () => (row ? row.c.length && toggle(row, !open) : made.click()), ' ': () => (row ? row.c.length && toggle(row, !open) : made.click()),
+    Enter: () => (row ? row.c.length && toggle(row, !open) : made.click()),
+    ' ': () => (row ? row.c.length && toggle(row, !open) : made.click()),
   };
   if (!acts[event.key]) return false;
   acts[event.key]();
