@@ -248,6 +248,14 @@ def test_all_that_is_in_the_way_is_told_at_once(tmp_path):
     assert [d.headline.partition(": ")[2][:8] for d in caught.value.items] == ["it takes", "it gives", "it carri"]
 
 
+def test_copies_of_a_layer_are_told_once(tmp_path):
+    with pytest.raises(Diagnostics) as caught:
+        zoo.model("hard/mla").export(tmp_path / "out", init=0, target="genai", stop=(3,))
+    (found,) = caught.value.items
+    assert found.headline.endswith("the keys and values of `layers.*.attention.attend` are computed from what is kept")
+    assert "op: attention" in found.labels[0].span.source.text.splitlines()[found.labels[0].span.line - 1]
+
+
 @pytest.mark.parametrize("arguments, told", [
     (["--stop", "99"], "`--stop 99` is no id of this model"),
     (["--pad", "-1"], "`--pad -1` is no id of this model"),

@@ -7,6 +7,7 @@ slot's position is the number of those before it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from ...ir.builder import RegionBuilder
 from ...ir.dimension import Dim
 from ...ir.flat import pruned
-from ...ir.graph import ARGUMENT, Control, Graph, Node, TensorType, Value, fresh, mapped
+from ...ir.graph import ARGUMENT, Control, Graph, Node, Region, TensorType, Value, fresh, mapped
 from ...lang.diagnostic import Diagnostic, Diagnostics, diagnostic
 from ...ops.attention import Attention
 from ...ops.elementwise import Cast, Greater, Less, LessEqual, Subtract
@@ -73,10 +74,10 @@ def _check(form: StepForm, sites: list[Node]) -> None:
     if len(outputs) != 1 or len(outputs[0][1].shape) != 3:
         refuse(None, f"it gives {', '.join(f'`{n}`' for n, _ in outputs)}, and a decoder gives logits alone", "leave the others out")
     for node in sites:
-        for port in KEYS:
-            given = node.inputs[port]
-            if not isinstance(given, Value) or given.node == ARGUMENT or not isinstance(root.nodes[given.node].op, Append):
-                refuse(node, f"the {port}s of `{node.name}` are computed from what is kept")
+        computed = [f"{port}s" for port in KEYS if not _appended(root, node.inputs[port])]
+        if computed:
+            name = re.sub(r"\.\d+(?=\.|$)", ".*", node.name)             # the same for the copies of a layer
+            refuse(node, f"the {' and '.join(computed)} of `{name}` are computed from what is kept")
     kept = {a.name for a in root.arguments for s in form.states if s.name == a.name and s.kind == "carry"}
     if kept:
         refuse(None, f"it carries {', '.join(f'`{n}`' for n in sorted(kept))}")
@@ -88,6 +89,10 @@ def _check(form: StepForm, sites: list[Node]) -> None:
             refuse(None, f"its layers keep keys and values of different shapes: {', '.join(sorted(map(str, shapes)))}")
     if wrong:
         raise Diagnostics(wrong)
+
+
+def _appended(root: Region, given: Any) -> bool:
+    return isinstance(given, Value) and given.node != ARGUMENT and isinstance(root.nodes[given.node].op, Append)
 
 
 @dataclass
