@@ -32,11 +32,10 @@ def names() -> list[str]:
 
 
 def describe(name: str) -> str | None:
-    """The reference of an op or a block, None when there is none of that name."""
-    if name in OPS:
-        return "\n".join(_op(OPS[name])) + "\n"
-    found = blocks().get(name)
-    return "\n".join(_block(name, *found)) + "\n" if found else None
+    """The reference of an op or a block, of both where they share a name; None when there is none of that name."""
+    block = blocks().get(name)
+    found = [*([_op(OPS[name])] if name in OPS else []), *([_block(name, *block)] if block else [])]
+    return "\n".join("\n".join(lines) + "\n" for lines in found) or None
 
 
 def _op(cls: type[Op]) -> Iterator[str]:

@@ -137,6 +137,10 @@ def test_explain(run):
     assert run("explain") == (0, "".join(f"{c}\n" for c in codes()), "")
     code, out, err = run("explain", "indivisible")
     assert (code, err) == (0, "") and out.startswith("# indivisible\n") and "error[indivisible]" in out
+    code, out, err = run("explain", "alibi")
+    assert code == 0 and out.startswith("alibi (op)\n") and "\n\nalibi (block, use: [positions])\n" in out
+    code, out, err = run("explain", "gpt2")
+    assert code == 2 and "help: `nnspec show gpt2`" in err
     code, out, err = run("explain", "indivisble")
     assert (code, out) == (2, "") and "did you mean `indivisible`?" in err
 

@@ -93,7 +93,10 @@ def explain(name: str | None) -> None:
         from ..reference import describe, names
         found = describe(name)
         if found is None:
+            from ..library import is_model
             known = [*names(), *codes()]
+            if is_model(name):
+                raise fault("unknown-code", f"`{name}` is a model, which is no diagnostic code, op or block", help=f"`nnspec show {name}`")
             raise fault("unknown-code", f"`{name}` is no diagnostic code, op or library block", help=suggest(name, known, "names")[:1]
                         if nearest(name, known) else ("`nnspec explain` lists the codes, `nnspec list` the ops and blocks",))
         print(found, end="")

@@ -245,7 +245,13 @@ def change(whole: Mapping, what: str, path: Scalar, value: Tree, base: Scalar | 
         raise _unknown_path(what, path, left, holder, above or base)
     if new:
         return _edit(whole, (*steps, left), lambda old: value, Scalar(left, span))
-    return _edit(whole, tuple(steps), lambda old: None if what == "remove" else value)
+    if what == "remove":
+        return _edit(whole, tuple(steps), lambda old: None)
+    key = None
+    if isinstance(holder, Mapping) and isinstance(value, Mapping) and path.span.text.strip("'\"") == path.text:
+        # another node under its name: messages about it point at the change
+        key = Scalar(steps[-1], path.span.part(len(path.text) - len(steps[-1]) + path.quoted, len(path.text) + path.quoted))
+    return _edit(whole, tuple(steps), lambda old: value, key)
 
 
 def walk(whole: Mapping, path: str) -> tuple[list[str], str, Tree, Scalar | None]:
@@ -308,7 +314,7 @@ def _unknown_path(what: str, path: Scalar, left: str, holder: Tree, above: Scala
 
 
 def _edit(tree: Tree, steps: tuple[str, ...], change: Callable[[Tree | None], Tree | None], key: Scalar | None = None) -> Mapping:
-    """The tree with the value at `steps` replaced by what `change` makes of it (None removes it); `key` is of a new entry."""
+    """The tree with the value at `steps` replaced by what `change` makes of it (None removes it); `key` is of the entry."""
     found = _edited(tree, steps, change, key)
     assert isinstance(found, Mapping)
     return found
@@ -327,7 +333,7 @@ def _edited(tree: Tree, steps: tuple[str, ...], change: Callable[[Tree | None], 
     for e in tree:
         value = _edited(e.value, rest, change, key) if e.key.text == step else e.value
         if value is not None:
-            out.append(e if value is e.value else Entry(e.key, value))
+            out.append(e if value is e.value else Entry(e.key if rest or key is None else key, value))
     if step not in tree:
         made = change(None)
         assert key is not None and made is not None

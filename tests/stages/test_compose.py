@@ -111,6 +111,7 @@ CHANGES = {
     "set: {graph.layers.attention: {block: other}}": (["graph", "layers", "attention"], {"block": "other"}),
     "set: {sizes.heads.1: 8}": (["sizes", "heads"], ["2", "8"]),
     "set: {graph.layers.pattern.0.attention.window: 9}": (["graph", "layers", "pattern", 0], {"attention": {"window": "9"}}),
+    'add: {checkpoint.config: {}, "checkpoint.config.a.b | c.d": {require: 1}}': (["checkpoint", "config"], {"a.b | c.d": {"require": "1"}}),
     'set: {"checkpoint.tensors.layers.{i}.weight": x}': (["checkpoint", "tensors"], {"layers.{i}.weight": "x"}),
     "add: {graph.layers.attention.window: 5}": (["graph", "layers", "attention", "window"], "5"),
     "add: {graph.more: {op: tanh, in: layers}}": (["graph", "more"], {"op": "tanh", "in": "layers"}),
@@ -150,6 +151,9 @@ def test_spans_are_those_of_each_piece(folder):
     gate = layers.entry("gate")
     assert (gate.key.span.text, gate.key.span.source.name, gate.value.span.text) == ("gate", "spec.yaml", "{op: tanh}")
     assert layers.get("norm").span.source.name == "base.yaml"
+    tree = whole(folder, variant('set: {"graph.layers.norm": {op: tanh}}')).tree
+    key = tree.get("graph").get("layers").entry("norm").key
+    assert (key.text, key.span.text, key.span.source.name) == ("norm", "norm", "spec.yaml")
 
 
 def test_bases_have_bases(folder):
