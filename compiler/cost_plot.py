@@ -93,5 +93,5 @@ def _logarithmic(axis: Any, what: str, unit: str) -> None:
     axis.set_ylabel(what)
     axis.grid(True, which="major", alpha=0.3)
     low, high = axis.get_ylim()
-    axis.set_ylim(low, high * (high / low) ** 0.25)                # room for the legend
+    axis.set_ylim(low, high * (high / low) ** (0.1 * len(axis.lines)))        # room for the legend
     axis.legend(frameon=False, loc="upper left")
