@@ -8,9 +8,9 @@ import pytest
 PAGE = (Path(__file__).parent.parent.parent / "specs" / "FAMILIES.md").read_text()
 
 
-def family(folder):
-    (name, text), = re.findall(r"^```yaml file=(\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    (folder / name).write_text(text)
+def family(folder, name):
+    written = dict(re.findall(r"^```yaml file=(\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+    (folder / name).write_text(written[name])
     return folder / name
 
 
@@ -20,7 +20,15 @@ def test_the_worked_example_computes_the_same(changes, tmp_path):
     from families.harness import Family
     Family("Starcoder2ForCausalLM", {
         "vocab_size": 41, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "intermediate_size": 36, "max_position_embeddings": 64, **changes}, family=family(tmp_path)).check(tmp_path)
+        "intermediate_size": 36, "max_position_embeddings": 64, **changes}, family=family(tmp_path, "starcoder2.yaml")).check(tmp_path)
+
+
+def test_the_variant_computes_the_same(tmp_path):
+    pytest.importorskip("transformers")
+    from families.harness import Family
+    Family("Phi3ForCausalLM", {
+        "vocab_size": 41, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0,
+        "intermediate_size": 36, "max_position_embeddings": 64}, family=family(tmp_path, "phi3.yaml")).check(tmp_path)
 
 
 def test_files_that_it_names_are_there():

@@ -111,7 +111,7 @@ CHANGES = {
     "set: {graph.layers.attention: {block: other}}": (["graph", "layers", "attention"], {"block": "other"}),
     "set: {sizes.heads.1: 8}": (["sizes", "heads"], ["2", "8"]),
     "set: {graph.layers.pattern.0.attention.window: 9}": (["graph", "layers", "pattern", 0], {"attention": {"window": "9"}}),
-    'add: {checkpoint.config: {}, "checkpoint.config.a.b | c.d": {require: 1}}': (["checkpoint", "config"], {"a.b | c.d": {"require": "1"}}),
+    'add: {checkpoint.config: {}, "checkpoint.config.a.b | c.d": 1}': (["checkpoint", "config"], {"a.b | c.d": "1"}),
     'set: {"checkpoint.tensors.layers.{i}.weight": x}': (["checkpoint", "tensors"], {"layers.{i}.weight": "x"}),
     "add: {graph.layers.attention.window: 5}": (["graph", "layers", "attention", "window"], "5"),
     "add: {graph.more: {op: tanh, in: layers}}": (["graph", "more"], {"op": "tanh", "in": "layers"}),
