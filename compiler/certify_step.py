@@ -57,7 +57,8 @@ def run(opened: Decoder, arrays: Mapping[str, np.ndarray], length: int, way: str
     rows = len(arrays[stream.chunk[0]])
     before = {k: v for k, v in arrays.items() if k not in (*stream.chunk, *stream.dropped)}
     running = opened.start(None if opened.manifest.prefix else rows, capacity=8, **(before if opened.manifest.prefix else {}))
-    done, whole = np.zeros(rows, int), {}
+    whole: dict[str, np.ndarray] = {}
+    done = np.zeros(rows, int)
     while (done < length).any():
         left = length - done
         valid = {"one chunk": left, "one by one": np.minimum(left, 1)}.get(way)
@@ -67,6 +68,8 @@ def run(opened: Decoder, arrays: Mapping[str, np.ndarray], length: int, way: str
         for x in opened.outputs:
             if "N" in x.shape:
                 _put(whole, x, out[x.name], (done, valid), length)
+            else:                       # a final state: the last one stays
+                whole[x.name] = out[x.name]
         done = done + valid
     return running.still | whole
 

@@ -56,8 +56,7 @@ def hidden(region: Region, facts: Facts, value: Value, axes: tuple[int, ...]) ->
         return low and isinstance(keep, Value) and _through(region, facts, node, "keep", keep, axes)
     if node.op.name == "where":
         keep, other = node.inputs["keep"], node.inputs["in"][1]  # type: ignore[index]
-        low = _constant(region, other)
-        return low is not None and _low(low) and isinstance(keep, Value) and _through(region, facts, node, "keep", keep, axes)
+        return _low(_constant(region, other)) and isinstance(keep, Value) and _through(region, facts, node, "keep", keep, axes)
     if node.op.name in ("add", "rearrange", "expand", "cache", "dropout", "stop_gradient"):
         given = node.inputs["in"]
         listed = [(f"in.{i}", v) for i, v in enumerate(given)] if isinstance(given, tuple) else [("in", given)]

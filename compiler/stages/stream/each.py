@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...ir.dimension import Dim
-from ...ir.graph import Branch, Control, Node, Region, Repeat, TensorType, Value
+from ...ir.graph import Branch, Call, Node, Region, Repeat, Scan, TensorType, Value
 from ...ops.base import Op
 from ...ops.shapes import mask_axes
 from .causal import summed, weighted
@@ -133,7 +133,7 @@ def with_sizes(region: Region, sizes: dict[str, Dim]) -> Region:
         op = n.op
         if isinstance(op, Branch | Repeat):
             op = replace(op, bodies=tuple(with_sizes(b, sizes) for b in op.bodies))
-        elif isinstance(op, Control):
+        elif isinstance(op, Call | Scan):
             op = replace(op, body=with_sizes(op.body, sizes))
         return replace(n, op=op, types=tuple(sized(t, sizes) for t in n.types))
     arguments = tuple(replace(a, type=sized(a.type, sizes)) for a in region.arguments)

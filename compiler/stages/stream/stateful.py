@@ -113,7 +113,7 @@ def cumsum(d: Deriver, node: Node, output: int, forms: Forms) -> Value | None:
         raise d.refuse(node, "adds up along an axis that is not the second", "put the stream axis behind the rows with `rearrange`")
     given = node.inputs["in"]
     assert isinstance(given, Value)
-    new, like = d.chunked(given), Value(node.id)
+    new, like = d.present(given, (None,)), Value(node.id)
     real = type.dtype == "float"                     # added up in float32, as the whole is
     new = d.apply(like, Widen(), {"in": new}, "wide") if real else new
     one = TensorType("float32" if real else type.dtype, (type.shape[0], Dim.const(1), *type.shape[2:]))
