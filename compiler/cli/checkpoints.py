@@ -16,11 +16,11 @@ from .common import cli, compiled, with_spec
 def import_(folder: Path, output: Path, family: str | None) -> None:
     """Write the spec of a checkpoint made elsewhere, from the config.json in its folder."""
     from ..files import write_text
-    from ..model import import_checkpoint, load
+    from ..model import import_checkpoint
     if output.suffix not in (".yaml", ".yml"):
         raise click.UsageError(f"a spec is a .yaml file, and `{output}` has another ending")
     write_text(output, import_checkpoint(folder, family, output))
-    print(f"wrote {output}: {load(output).parameters:,} parameters")
+    print(f"wrote {output}: {compiled(str(output), (), limits=False).parameters:,} parameters")
 
 
 @cli.command("export-weights")

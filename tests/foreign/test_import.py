@@ -1,6 +1,7 @@
 """A config.json changes the spec of its family, as a person would have written it, or everything that is wrong is said."""
 
 import json
+from pathlib import Path
 
 import pytest
 from nnspec.cli import main
@@ -249,6 +250,10 @@ def test_command_line(write, capsys, tmp_path):
     write()
     code, out, err = run(capsys, "validate", folder, "--family", family, "--set", "layers=3")
     assert (code, err) == (0, "") and out.startswith("toy-1b: fine")
+    text = Path(family).read_text()
+    Path(family).write_text(text.replace("  tensors:\n", "  tensors:\n    embde.weight: wte\n", 1))
+    code, out, err = run(capsys, "import", folder, "-o", "odd.yaml", "--family", family)
+    assert (code, "no parameter is called `embde.weight`" in err) == (0, True) and out.startswith("wrote odd.yaml: ")
     code, out, err = run(capsys, "import", folder, "-o", "other.txt", "--family", family)
     assert code == 2 and "bad-command" in err
 
