@@ -1,0 +1,92 @@
+"""`nnspec run --generate`: the tokens are those of the runtime, as ids or as text; attention as text and as a picture."""
+
+import struct
+
+import numpy as np
+import pytest
+import zoo
+from nnspec.cli import main
+from nnspec.runtime.decoder import decoder
+from nnspec.runtime.text import generate_ids
+
+WORDS = [f"w{i}" for i in range(43)]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A decoder, and an encoder-decoder that tells where it looks."""
+    made = {}
+    for name in ("gpt2", "additive-seq2seq"):
+        made[name] = tmp_path_factory.mktemp(name)
+        zoo.model(name).export(made[name], weights=zoo.stirred(name), form="step", certify="none")
+    return made
+
+
+def run(*arguments):
+    with pytest.raises(SystemExit) as stopped:
+        main(["run", *map(str, arguments)])
+    return stopped.value.code
+
+
+def test_ids_come_out(folders, capsys):
+    assert run(folders["gpt2"], "--generate", "--ids", "5,3,9", "--ids", "7", "--max-new", 6, "--stop", 40) == 0
+    want = generate_ids(decoder(folders["gpt2"]), [[5, 3, 9], [7]], max_new_tokens=6, stop=[40])
+    said = [line.rsplit(" (", 1)[0].split() for line in capsys.readouterr().out.splitlines()]
+    assert [list(map(int, row)) for row in said] == [t.tolist() for t in want.tokens]
+    assert len(want.tokens[0]) == 6
+
+
+def test_samples_follow_the_seed(folders, capsys):
+    said = []
+    for seed in (1, 1, 2):
+        assert run(folders["gpt2"], "--generate", "--ids", "5 3 9", "--max-new", 20, "--temperature", 1.5, "--seed", seed) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] != said[2]
+
+
+def test_text_comes_out(folders, capsys, tmp_path):
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    made = Tokenizer(WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="w0"))
+    made.pre_tokenizer = Whitespace()
+    made.save(str(tmp_path / "tokenizer.json"))
+    assert run(folders["gpt2"], "--generate", "--text", "w5 w3 w9", "--tokenizer", tmp_path, "--max-new", 4) == 0
+    want = generate_ids(decoder(folders["gpt2"]), [[5, 3, 9]], max_new_tokens=4).tokens[0]
+    assert capsys.readouterr().out.split() == [WORDS[t] for t in want]
+
+
+def test_attention_is_told_and_drawn(folders, capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    arguments = ("--generate", "--ids", "5,3,9,4", "--start", 1, "--max-new", 5, "--attention", "--plot", tmp_path / "a.png")
+    assert run(folders["additive-seq2seq"], *arguments) == 0
+    made = generate_ids(decoder(folders["additive-seq2seq"]), [[5, 3, 9, 4]], decoder_start=1, max_new_tokens=5, collect=["alignment"])
+    weights = made.collected["alignment"][0]
+    assert weights.shape == (5, 4) and np.allclose(weights.sum(1), 1, atol=1e-5)
+    lines = capsys.readouterr().out.splitlines()[2:-1]
+    assert [(line.split()[0], line.split()[2]) for line in lines] == [
+        (str(t), "5394"[int(row.argmax())]) for t, row in zip(made.tokens[0], weights, strict=True)]
+    data = (tmp_path / "a.png").read_bytes()
+    wide, high = struct.unpack(">II", data[16:24])
+    assert data[:8] == b"\x89PNG\r\n\x1a\n" and wide > 300 and high > 300
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("--ids", "1"), "`--ids` goes with `--generate`"),
+    (("--generate", "--ids", "1,x"), "is not a list of whole numbers"),
+    (("--generate", "--text", "hello"), "`--text` goes with `--tokenizer FILE`"),
+    (("--generate", "--ids", "99"), "has the id 99"),
+    (("--generate", "--ids", "1", "--attention"), "has no output with weights over its source"),
+    (("--generate",), "the prompt of row 0 is empty"),
+    (("--generate", "--ids", "1", "--max-new", 2000), "takes at most 1024"),
+    (("--generate", "--ids", "1", "--text", "a", "--tokenizer", "/none"), "no file"),
+])
+def test_wrong_calls_are_told(folders, capsys, arguments, said):
+    assert run(folders["gpt2"], *arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_whole_model_does_not_generate(capsys, tmp_path):
+    zoo.model("gpt2").export(tmp_path, init=0, certify="none")
+    assert run(tmp_path, "--generate", "--ids", "1") == 2
+    assert "--form step" in capsys.readouterr().err
