@@ -91,8 +91,10 @@ def data(report: Report) -> dict[str, Any]:
 
 
 def _side(side: Side | None) -> dict[str, Any] | None:
-    return side and {"label": side.label, "name": side.name, "structure": side.structure, "identity": side.identity,
-                     "facts": f"{side.parameters:,} parameters in {side.tensors:,} tensors"}
+    if side is None:
+        return None
+    return {"label": side.label, "name": side.name, "structure": side.structure, "identity": side.identity,
+            "facts": f"{side.parameters:,} parameters in {side.tensors:,} tensors"}
 
 
 # verdicts

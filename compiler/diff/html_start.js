@@ -17,7 +17,8 @@ let current = 0; // the edit that the keys are at
 function drawHead() {
   const side = (s, name) =>
     s ? text(s.label, name) : el('span', { class: 'muted' }, name === 'old' ? 'nothing (new spec)' : 'nothing (removed)');
-  byId('name').replaceChildren(side(report.base, 'old'), el('span', { class: 'arrow', 'aria-label': 'to' }, '→'), side(report.head, 'new'));
+  const arrow = el('span', { class: 'arrow', 'aria-label': 'to' }, '→');
+  byId('name').replaceChildren(side(report.base, 'old'), arrow, side(report.head, 'new'));
   if (all.reports.length > 1) {
     const label = r => [...new Set([r.base, r.head].filter(Boolean).map(s => s.label))].join(' → ');
     byId('name').append(

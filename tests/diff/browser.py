@@ -92,9 +92,15 @@ class Browser:
         self.wait("document.readyState + location.protocol == 'completefile:'")
 
     def wait(self, condition: str) -> None:
-        """Until an expression is true."""
+        """Until an expression is true, which may be on the page that comes after this one."""
         deadline = time.monotonic() + 20
-        while not self.run(condition):
+        while True:
+            try:
+                if self.run(condition):
+                    return
+            except RuntimeError as wrong:
+                if not any(word in str(wrong) for word in ("navigated", "context")):
+                    raise
             assert time.monotonic() < deadline, condition
 
     def run(self, script: str) -> Any:

@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from nnspec.cli import main
 from nnspec.diff.html import data, embedded, page
 from nnspec.diff.html_trees import rows
 from nnspec.diff.report import Consequence, Contract, Conversion, Edit, Metric, Outline, Place, Report, Side, TensorChange, Verdict, Where
@@ -118,6 +119,16 @@ def test_one_file_that_names_no_other(reports):
 def test_a_deep_model_stays_small():
     made = page([report(GPT2, edited(GPT2, "layers: 12 -> layers: 100", "op: layer_norm -> op: rms_norm"))])
     assert len(made) < 150_000
+
+
+def test_the_command_writes_it(tmp_path):
+    for name, spec in (("base", GPT2), ("head", WINDOW)):
+        (tmp_path / f"{name}.yaml").write_text(spec)
+    with pytest.raises(SystemExit) as done:
+        main(["diff", str(tmp_path / "base.yaml"), str(tmp_path / "head.yaml"), "--format", "html", "-o", str(tmp_path / "diff.html")])
+    made = (tmp_path / "diff.html").read_text("utf-8")
+    held = json.loads(made[made.index('id="report">') + len('id="report">'):made.index("</script>")])
+    assert done.value.code == 0 and [e["rule"] for r in held["reports"] for e in r["edits"]] == ["attention.window-changed"]
 
 
 # the trees
@@ -326,7 +337,7 @@ def test_several_comparisons(show):
     assert texts(browser, ".edit h3 .name") == ["layers.pattern"] and "error: </script> cannot be read" in texts(browser, "#alerts p")
     assert [t.split(":")[0] for t in texts(browser, "select option")] == ["1 of 2", "2 of 2"]
     browser.run("(s => { s.value = '2'; s.dispatchEvent(new Event('change')); })(document.querySelector('select'))")
-    browser.wait("document.querySelectorAll('.edit').length == 5")
+    browser.wait("document.readyState == 'complete' && document.querySelectorAll('.edit').length == 5")
     browser.press("n")
     assert browser.run("location.hash") == "#2!edit-1" and browser.run("document.querySelector('select').value") == "2"
     browser = show("several", "#2!edit-3")
