@@ -31,6 +31,12 @@ def dumps(report: Report) -> str:
     return json.dumps(data(report), indent=2, ensure_ascii=False) + "\n"
 
 
+def dumps_all(reports: list[Report], failures: list[str]) -> str:
+    """Several reports, and comparisons that could not be made, as one JSON object."""
+    made = {"schema_version": SCHEMA_VERSION, "reports": [data(r) for r in reports], "failures": failures}
+    return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
+
+
 def data(report: Report) -> dict[str, Any]:
     """The report as plain data."""
     v = report.verdict

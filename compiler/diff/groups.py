@@ -10,6 +10,7 @@ from ..lang.tree import Entry, Scalar, Sequence, Tree, plain
 from ..lang.tree import Mapping as TreeMapping
 from .tree import Change, Group, Path, at, differences, graphs, put, same, words
 
+WORDS = ("op", "block", "slot", "scan", "repeat", "branch", "share", "along")        # keys whose values are no nodes
 NAMES = ("sizes", "graph", "inputs", "blocks", "settings", "slots", "outputs")       # whose keys are names that others mention
 
 
@@ -63,13 +64,17 @@ def _renamed(a: TreeMapping, b: TreeMapping, path: Path, old: str, new: str) -> 
     scope, target = at(a, path[:-1]), at(b, path[:-1])
     word = re.compile(rf"(?<![\w.]){old}(?!\w)")
 
-    def walk(x: Tree, y: Tree | None) -> Tree:
+    def walk(x: Tree, y: Tree | None, key: str = "") -> Tree:
         if isinstance(x, Scalar):
-            return y if isinstance(y, Scalar) and x.text != y.text and word.sub(new, x.text) == y.text else x
+            if isinstance(y, Scalar) and (x.text == y.text or word.sub(new, x.text) == y.text):
+                return y if x.text != y.text else x
+            port = key not in WORDS and (x.text == old or x.text.startswith(f"{old}."))
+            return replace(x, text=new + x.text[len(old):]) if port else x
         if isinstance(x, Sequence):
             others = y.items if isinstance(y, Sequence) and len(y) == len(x) else [None] * len(x)
-            return replace(x, items=tuple(walk(i, j) for i, j in zip(x.items, others, strict=True)))
-        return replace(x, entries=tuple(Entry(e.key, walk(e.value, y.get(e.key.text) if isinstance(y, TreeMapping) else None)) for e in x))
+            return replace(x, items=tuple(walk(i, j, key) for i, j in zip(x.items, others, strict=True)))
+        there = y if isinstance(y, TreeMapping) else TreeMapping((), x.span)
+        return replace(x, entries=tuple(Entry(e.key, walk(e.value, there.get(e.key.text), e.key.text)) for e in x))
 
     assert isinstance(scope, TreeMapping) and isinstance(target, TreeMapping)
     graph, theirs = scope.get("graph"), target.get("graph")

@@ -70,7 +70,7 @@ def _reader(ref: str, folder: Path | None) -> Callable[[Path], tuple[Source, Map
         if at < 0:
             raise Diagnostics([diagnostic("file-not-found", f"`{text}` is outside of the commit `{ref}`")])
         inside = "/".join(_dotless(tuple(p for p in text[at + len(head):].split("/") if p)))
-        return _tree(Source(f"{head}/{inside}", blob(ref, inside, folder)))
+        return parsed(Source(f"{head}/{inside}", blob(ref, inside, folder)))
 
     return read
 
@@ -104,11 +104,12 @@ def git(arguments: list[str], folder: Path | None = None, missing: str | None = 
 
 def _from_text(name: str, text: str, sizes: dict[str, str] | None) -> Compiled:
     def read(path: Path) -> tuple[Source, Mapping]:
-        return _tree(Source(name, text)) if str(path) == str(Path(name)) else load(path)
+        return parsed(Source(name, text)) if str(path) == str(Path(name)) else load(path)
     return front(name, sizes, opened_by=read)
 
 
-def _tree(source: Source) -> tuple[Source, Mapping]:
+def parsed(source: Source) -> tuple[Source, Mapping]:
+    """A source and its tree. Raises Diagnostics with all that is wrong with it."""
     tree = parse(source)
     if not isinstance(tree, Mapping):
         raise Diagnostics([diagnostic("bad-spec", f"a spec is a mapping, not {kind(tree)}", tree.span)])

@@ -1,0 +1,170 @@
+"""The specs that differ between two commits, and each compared; also those that did not change and use a file that did."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..lang.diagnostic import Diagnostics, diagnostic
+from ..pipeline import Compiled, front
+from .compare import compare, side
+from .report import Report, Verdict
+from .sources import at_ref, git
+
+SPEC = re.compile(r"^(graph|base)\s*:", re.MULTILINE)
+WORKTREE = ""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One spec on both sides, by its path from the top; None where it is not there."""
+
+    base: str | None
+    head: str | None
+
+
+@dataclass(frozen=True)
+class Compared:
+    """All comparisons between two commits, and what could not be compared, with why."""
+
+    reports: tuple[Report, ...]
+    failures: tuple[tuple[Pair, Diagnostics], ...]
+
+
+def compare_range(text: str, paths: Sequence[str] = (), sizes: Mapping[str, int] | None = None, dtype: str = "float16",
+                  folder: Path | None = None) -> Compared:
+    """Every spec that differs in `A...B` (from their merge base), `A..B`, or from `A` to the files as they are. Raises Diagnostics."""
+    top = Path(git(["rev-parse", "--show-toplevel"], folder).strip())
+    base, head = ends(text, top)
+    reports, failures = [], []
+    for pair in pairs(base, head, paths, top):
+        try:
+            reports.append(_one(pair, base, head, sizes, dtype, top))
+        except Diagnostics as wrong:
+            failures.append((pair, wrong))
+    return Compared(tuple(reports), tuple(failures))
+
+
+def ends(text: str, top: Path) -> tuple[str, str]:
+    """The two commits of a range; the second is empty for the files as they are."""
+    if "..." in text:
+        a, b = (x or "HEAD" for x in text.split("...", 1))
+        return git(["merge-base", a, b], top, missing=text).strip(), _commit(b, top)
+    if ".." in text:
+        a, b = (x or "HEAD" for x in text.split("..", 1))
+        return _commit(a, top), _commit(b, top)
+    return _commit(text, top), WORKTREE
+
+
+def _commit(name: str, top: Path) -> str:
+    if name.startswith("-"):
+        raise Diagnostics([diagnostic("no-git", f"`{name}` is no commit")])
+    return git(["rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"], top, missing=name).strip()
+
+
+def pairs(base: str, head: str, paths: Sequence[str], top: Path) -> list[Pair]:
+    """The specs that differ, renames followed, and those that use a file that differs."""
+    arguments = ["diff", "--no-ext-diff", "--name-status", "-z", "-M", base, *([head] if head else []), "--"]
+    changed = _statuses(git(arguments, top))
+    if not head:
+        loose = git(["ls-files", "--others", "--exclude-standard", "-z"], top).split("\0")
+        changed += [Pair(None, p) for p in loose if p]
+    wanted = _wanted(paths, head, top)
+    found = [p for p in changed if _is_yaml(p) and (not paths or {p.base, p.head} & wanted) and _is_spec(p, base, head, top)]
+    touched = {x for p in changed if _is_yaml(p) for x in (p.base, p.head) if x}
+    seen = {p.head for p in changed}
+    found += [Pair(f, f) for f in sorted(_users(touched, head, top)) if f not in seen and (not paths or f in wanted)
+              and _is_spec(Pair(f, f), base, head, top)]
+    return found
+
+
+def _statuses(text: str) -> list[Pair]:
+    parts = iter(text.split("\0"))
+    out = []
+    for status in parts:
+        if status[:1] in ("R", "C"):
+            old, new = next(parts), next(parts)
+            out.append(Pair(old, new))
+        elif status:
+            name = next(parts)
+            out.append(Pair(None if status == "A" else name, None if status == "D" else name))
+    return out
+
+
+def _wanted(paths: Sequence[str], head: str, top: Path) -> set[str]:
+    """The files that the patterns of the user match, on either side."""
+    if not paths:
+        return set()
+    specs = [f":(top,glob){p}" if "*" in p else f":(top){p}" for p in paths]
+    now = git(["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *specs], top).split("\0")
+    then = [] if not head else git(["ls-tree", "-r", "-z", "--name-only", head], top).split("\0")
+    matched = [re.compile(_regex(p)) for p in paths]
+    return {*now, *(f for f in then if any(m.fullmatch(f) for m in matched))} - {""}
+
+
+def _regex(pattern: str) -> str:
+    """A path pattern as git's globs have it: `**/` is any number of folders."""
+    parts = re.split(r"(\*\*/|\*\*|\*|\?)", pattern)
+    known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return "".join(known.get(p, re.escape(p)) for p in parts) + ("" if "*" in pattern else "(?:/.*)?")
+
+
+def _is_yaml(p: Pair) -> bool:
+    return (p.head or p.base or "").endswith((".yaml", ".yml"))
+
+
+def _is_spec(p: Pair, base: str, head: str, top: Path) -> bool:
+    """Whether either side is a model; files of blocks alone are compared through their users."""
+    return any(path is not None and SPEC.search(_text(ref, path, top)) for path, ref in ((p.head, head), (p.base, base)))
+
+
+def _text(ref: str, path: str, top: Path) -> str:
+    try:
+        if ref:
+            return git(["cat-file", "blob", f"{ref}:{path}"], top, missing=path)
+        return (top / path).read_text(encoding="utf-8", errors="replace")
+    except (Diagnostics, OSError):
+        return ""                               # not there on this side, or no text: what is wrong is told when it is compiled
+
+
+def _users(touched: Iterable[str], head: str, top: Path) -> set[str]:
+    """The YAML files that name one of these files, directly or not."""
+    names = git(["ls-tree", "-r", "-z", "--name-only", head], top).split("\0") if head else \
+        git(["ls-files", "-z", "--cached", "--others", "--exclude-standard"], top).split("\0")
+    texts = {n: _text(head, n, top) for n in names if n.endswith((".yaml", ".yml"))} if touched else {}
+    found: set[str] = set()
+    todo = list(touched)
+    while todo:
+        last = Path(todo.pop()).name
+        new = {n for n, t in texts.items() if f"/{last}" in t and n not in found}
+        found |= new
+        todo += new
+    return found - set(touched)
+
+
+def _one(pair: Pair, base: str, head: str, sizes: Mapping[str, int] | None, dtype: str, top: Path) -> Report:
+    """One comparison. Raises Diagnostics with all that is wrong with either side."""
+    sides: list[Compiled | None] = []
+    wrong: list[Diagnostics] = []
+    for path, ref in ((pair.base, base), (pair.head, head)):
+        try:
+            sides.append(None if path is None else at_ref(ref, path, folder=top) if ref else front(_near(top / path)))
+        except Diagnostics as found:
+            wrong.append(found)
+    if wrong:
+        raise Diagnostics([d for w in wrong for d in w.items])
+    a, b = sides
+    if a is not None and b is not None:
+        return compare(a, b, (f"{base[:8]}:{pair.base}", str(pair.head)), sizes, dtype)
+    verdict = Verdict("changed", "same", (), (), ())
+    return Report(a and side(a, str(pair.base)), b and side(b, str(pair.head)), verdict, (), (), (), {})
+
+
+def _near(path: Path) -> Path:
+    """The path as a person here would write it."""
+    try:
+        return path.relative_to(Path.cwd())
+    except ValueError:
+        return path

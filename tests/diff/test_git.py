@@ -1,0 +1,212 @@
+"""Comparison in a real git repository: commits, branches, renames, a broken base, the diff driver, and what it is installed by."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from nnspec.cli import main
+from nnspec.diff.commits import compare_range
+
+from .pairs import NORM, edited
+from .test_commands import TINY
+
+ROOT = Path(__file__).parents[2]
+NAME = "tiny.nnspec.yaml"
+
+
+@pytest.fixture
+def repo(tmp_path, monkeypatch):
+    """A repository with one committed spec on `main`; git sees no configuration of the machine."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    for key in ("NAME", "EMAIL"):
+        monkeypatch.setenv(f"GIT_AUTHOR_{key}", "a@b.example")
+        monkeypatch.setenv(f"GIT_COMMITTER_{key}", "a@b.example")
+    top = tmp_path / "top"
+    (top / "specs").mkdir(parents=True)
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(top)
+    git("init", "-q", "-b", "main")
+    (top / "specs" / NAME).write_text(TINY)
+    commit("first")
+    return top
+
+
+def git(*arguments):
+    done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def commit(message):
+    git("add", "-A")
+    git("commit", "-q", "-m", message)
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    said = capsys.readouterr()
+    return ended.value.code or 0, said.out, said.err
+
+
+def test_a_commit_against_the_file_as_it_is(repo, capsys):
+    (repo / "specs" / NAME).write_text(edited(TINY, *NORM))
+    code, out, _ = run(capsys, "diff", f"HEAD:specs/{NAME}", f"specs/{NAME}")
+    assert code == 0 and "norm.type-changed" in out
+    os.chdir("specs")
+    assert run(capsys, "diff", f"HEAD:./{NAME}", NAME)[1].splitlines()[1:] == out.replace("specs/", "").splitlines()[1:]
+    code, _, err = run(capsys, "diff", f"HEAD:{NAME}", NAME)
+    assert code == 2 and "file-not-found" in err and "from the top" in err
+    assert run(capsys, "diff", f"nowhere:specs/{NAME}", NAME)[0] == 2
+    assert run(capsys, "diff", "HEAD:../../outside.yaml", NAME)[0] == 2
+
+
+def test_files_that_a_commit_uses_are_those_of_the_commit(repo, capsys):
+    block = 'blocks:\n  mix:\n    inputs: {in: "float[B, W]"}\n    graph: {up: {op: linear, in: in, width: 8}}\n'
+    main_ = 'use: [../parts/mine.yaml]\ninputs: {x: "float[B, 4]"}\ngraph: {y: {block: mix, in: x}}\noutputs: [y]\n'
+    variant = "base: ./user.yaml\nset: {graph.y.in: x}\n"
+    (repo / "parts").mkdir()
+    (repo / "parts" / "mine.yaml").write_text(block)
+    (repo / "specs" / "user.yaml").write_text(main_)
+    (repo / "specs" / "variant.yaml").write_text(variant)
+    commit("a file of blocks")
+    (repo / "parts" / "mine.yaml").write_text(block.replace("width: 8", "width: 9"))
+    for name in ("user", "variant"):
+        found = json.loads(run(capsys, "diff", f"HEAD:specs/{name}.yaml", f"specs/{name}.yaml", "-f", "json")[1])
+        assert [c["delta"] for c in found["costs"] if c["metric"] == "parameters"] == [5]
+        assert found["edits"][0]["source"]["head"]["file"].endswith("parts/mine.yaml")
+    code, out, _ = run(capsys, "diff", "--git", "HEAD")
+    assert code == 0 and out.count("nnspec diff ") == 2                # the specs that use it, and nothing else
+
+
+def test_a_branch_from_its_merge_base(repo, capsys):
+    git("checkout", "-q", "-b", "work")
+    (repo / "specs" / NAME).write_text(edited(TINY, *NORM))
+    (repo / "specs" / "new.yaml").write_text(TINY)
+    (repo / "notes.yaml").write_text("a: 1\n")
+    commit("norms")
+    git("checkout", "-q", "main")
+    (repo / "specs" / NAME).write_text(edited(TINY, "vocab: 101 -> vocab: 103"))
+    commit("meanwhile")
+    git("checkout", "-q", "work")
+    code, out, _ = run(capsys, "diff", "--git", "main...HEAD")
+    assert code == 0 and "norm.type-changed" in out and "embedding.rows-changed" not in out
+    assert "specs/new.yaml: added spec: " in out and "notes.yaml" not in out
+    code, out, _ = run(capsys, "diff", "--git", "main..HEAD", "--", f"specs/{NAME}")
+    assert "embedding.rows-changed" in out and "new.yaml" not in out
+    code, out, _ = run(capsys, "diff", "--git", "main..HEAD", "--", "specs/**/n*.yaml")
+    assert NAME not in out and "new.yaml" in out
+    assert run(capsys, "diff", "--git", "main...HEAD", "--fail-on", "breaking")[0] == 1
+    assert run(capsys, "diff", "--git", "--output=x...HEAD")[0] == 2
+    assert run(capsys, "diff", "--git", "HEAD...HEAD")[1] == "no spec differs\n"
+
+
+def test_a_renamed_file_is_compared_with_what_it_was(repo):
+    git("mv", f"specs/{NAME}", "specs/other.yaml")
+    (repo / "specs" / "other.yaml").write_text(edited(TINY, "layers: 12 -> layers: 13"))
+    commit("another name")
+    (report,) = compare_range("HEAD~1..HEAD").reports
+    assert report.base.label.endswith(f":specs/{NAME}") and report.head.label == "specs/other.yaml"
+    assert [e.rule for e in report.edits] == ["stack.count-increased"]
+    git("rm", "-q", "specs/other.yaml")
+    commit("gone")
+    (report,) = compare_range("HEAD~1..HEAD").reports
+    assert report.head is None and report.changed
+
+
+def test_a_broken_base_never_reads_as_clean(repo, capsys):
+    (repo / "specs" / NAME).write_text(edited(TINY, "op: linear -> op: liner"))
+    (repo / "specs" / "good.yaml").write_text(TINY)
+    commit("broken")
+    (repo / "specs" / NAME).write_text(TINY)
+    (repo / "specs" / "good.yaml").write_text(edited(TINY, *NORM))
+    commit("mended")
+    for form in ("text", "md", "junit", "json"):
+        code, out, err = run(capsys, "diff", "--git", "HEAD~1..HEAD", "-f", form)
+        assert code == 2 and ("liner" in err or "liner" in out), form
+        assert "norm" in out, form                                     # the other spec is told all the same
+    assert "could not be made" in run(capsys, "diff", "--git", "HEAD~1..HEAD", "-f", "md")[1]
+    assert 'errors="1"' in run(capsys, "diff", "--git", "HEAD~1..HEAD", "-f", "junit")[1]
+
+
+def test_git_diff_log_and_show_after_an_installation(repo, capsys):
+    code, out, _ = run(capsys, "git", "install")
+    assert code == 0 and "commit this file" in out
+    run(capsys, "git", "install")
+    assert (repo / ".gitattributes").read_text() == "*.nnspec.yaml diff=nnspec\n"
+    (repo / "specs" / NAME).write_text(edited(TINY, *NORM))
+    shown = git("diff")
+    assert "norm.type-changed" in shown and "-19" not in shown.splitlines()[0]
+    commit("norms")
+    assert "+    norm: {op: rms_norm" not in shown
+    log = git("log", "-p", "-1", "--", f"specs/{NAME}")
+    assert '-  "layers[0..11].attention_norm.bias": "float [24] x12"' in log and "+structure: " in log
+    assert git("show", "HEAD", "--", f"specs/{NAME}").count("attention_norm.bias") == 1
+    git("mv", f"specs/{NAME}", "specs/moved.nnspec.yaml")
+    (repo / "specs" / "moved.nnspec.yaml").write_text(TINY)
+    assert "b/specs/moved.nnspec.yaml" in git("diff", "-M", "HEAD")    # nine arguments
+    code, out, _ = run(capsys, "git", "install", "--disable")
+    assert code == 0 and not (repo / ".gitattributes").exists() and "nnspec" not in git("config", "--local", "--list")
+    assert run(capsys, "git", "install", "--disable")[0] == 0
+
+
+def test_the_driver_never_ends_git_diff(repo, capsys):
+    run(capsys, "git", "install", "--pattern", "*.yaml")
+    (repo / "specs" / NAME).write_text(edited(TINY, "op: linear -> op: liner"))
+    (repo / "table.yaml").write_text("a: 1\n")
+    git("add", "-A", "-N")
+    shown = git("diff")
+    assert "cannot be compared as specs" in shown and "+  logits: {op: liner" in shown and "+a: 1" in shown
+    commit("broken")
+    (repo / "specs" / NAME).unlink()
+    assert "deleted file" in git("diff")
+    assert "does not compile" in git("log", "-p", "-1", "--", f"specs/{NAME}")
+
+
+def test_lines_of_other_tools_stay(repo, capsys):
+    (repo / ".gitattributes").write_text("*.png binary")
+    assert run(capsys, "git", "install", "--global")[0] == 0
+    assert (repo / ".gitattributes").read_text() == "*.png binary"
+    assert Path(os.environ["HOME"], ".config", "git", "attributes").read_text() == "*.nnspec.yaml diff=nnspec\n"
+    run(capsys, "git", "install")
+    run(capsys, "git", "install", "--disable")
+    assert (repo / ".gitattributes").read_text() == "*.png binary\n"
+
+
+def test_the_hooks_of_pre_commit_run(repo, capsys):
+    hooks = {h["id"]: h for h in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())}
+    assert set(hooks) == {"nnspec-validate", "nnspec-lock-check", "nnspec-diff"}
+    command = lambda name, *files: subprocess.run([*hooks[name]["entry"].split(), *files], capture_output=True, text=True, check=False)  # noqa: E731
+    assert command("nnspec-lock-check", f"specs/{NAME}").returncode == 1
+    assert command("nnspec-validate", f"specs/{NAME}").returncode == 0
+    (repo / "specs" / NAME).write_text(edited(TINY, *NORM))
+    done = command("nnspec-diff")
+    assert done.returncode == 0 and "norm.type-changed" in done.stdout
+
+
+@pytest.mark.parametrize("fail_on, code", [("", 0), ("breaking", 1)])
+def test_the_steps_of_the_action_run(repo, fail_on, code, tmp_path):
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    step = next(s for s in action["runs"]["steps"] if s.get("id") == "diff")
+    git("checkout", "-q", "-b", "work")
+    (repo / "specs" / NAME).write_text(edited(TINY, *NORM))
+    commit("norms")
+    output, summary = tmp_path / "output", tmp_path / "summary"
+    inputs = {"BASE": "main", "PATHS": "", "FAIL_ON": fail_on}
+    assert set(step["env"]) == set(inputs)
+    given = inputs | {"GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary), "RUNNER_TEMP": str(tmp_path)}
+    command = ["bash", "-euo", "pipefail", "-c", step["run"]]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | given)
+    assert done.returncode == code, done.stderr
+    assert f"::error file=specs/{NAME},line=" in done.stdout and "norm" in summary.read_text()
+    said = dict(line.split("=", 1) for line in output.read_text().splitlines())
+    assert said["changed"] == "true" and json.loads(Path(said["json"]).read_text())["reports"][0]["level"] == "breaking"
+    assert set(action["outputs"]) == set(said)
