@@ -97,8 +97,8 @@ FILLS = """norm: {op: layer_norm}
     ffn: {block: plain_ffn, hidden: 20}"""
 
 
-NORMS = {"pre_norm_layer": 2, "post_norm_layer": 2, "sandwich_layer": 4, "norm_residual_layer": 2, "parallel_layer": 1,
-         "parallel_norms_layer": 2}
+NORMS = {"pre_norm_layer": 2, "post_norm_layer": 2, "sandwich_layer": 4, "residual_post_norm_layer": 2, "norm_residual_layer": 2,
+         "parallel_layer": 1, "parallel_norms_layer": 2}
 
 
 @pytest.mark.parametrize("name, norms", NORMS.items())

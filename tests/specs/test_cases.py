@@ -342,7 +342,7 @@ LAYER = """
 
 
 @pytest.mark.parametrize("block, want", [("pre_norm_layer", [1, 3]), ("post_norm_layer", [-1, 1]), ("sandwich_layer", [1, 3]),
-                                         ("parallel_layer", [1, 3])])
+                                         ("residual_post_norm_layer", [1, 3]), ("parallel_layer", [1, 3])])
 def test_a_layer_whose_parts_give_zero_keeps_or_norms_its_input(block, want, compiled):
     """pytorch#61165: the residual of a pre-norm layer is its input, not the norm of it."""
     spec = compiled('x: "float[B, S, 2]"', LAYER.format(block), "out")
