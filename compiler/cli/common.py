@@ -85,11 +85,14 @@ def items(text: str) -> tuple[str, ...]:
     return tuple(item.strip() for item in text.split(",") if item.strip())
 
 
-def dims(items: tuple[str, ...], option: str = "--random") -> dict[str, int]:
-    out = {}
-    for item in items:
+def dims(given: tuple[str, ...], option: str = "--random", least: int = 0) -> dict[str, int]:
+    """Sizes of free dimensions, `B=2,S=9` or one at a time."""
+    out: dict[str, int] = {}
+    for item in (part for text in given for part in items(text)):
         name, _, value = item.partition("=")
-        if not value.isdigit():
-            raise click.UsageError(f"`{option} {item}` is not DIM=N")
+        if not name or not value.isdecimal() or int(value) < least:
+            raise click.UsageError(f"`{option} {item}` is not DIM=N" + (f" with a number of at least {least}" if least else ""))
+        if name in out:
+            raise click.UsageError(f"`{option} {name}` is given twice")
         out[name] = int(value)
     return out

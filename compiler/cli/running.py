@@ -110,7 +110,8 @@ def _show_weights(made: Any, name: str, rows: list[list[int]], words: Any, asked
 @cli.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--inputs", type=click.Path(path_type=Path), help="Inputs from an .npz or .json file.")
-@click.option("--random", "sizes", multiple=True, metavar="DIM=N", help="Random inputs with these sizes, such as --random B=2.")
+@click.option("--random", "sizes", multiple=True, metavar="DIM=N,...",
+              help="Random inputs with these sizes, such as --random B=2,S=9.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of random inputs.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)

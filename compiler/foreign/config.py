@@ -171,10 +171,11 @@ class Matched:
                 return
         path = key.pattern.text if key.pattern.text.startswith(("graph.", "blocks.")) else f"graph.{key.pattern.text}"
         made = cycle([items[w.text] for w in listed if isinstance(w, Scalar)], tree.span)
-        layers = len(listed) if found and isinstance(tree, Sequence) else 0
+        layers = len(listed) if found and isinstance(tree, Sequence) else None
         self.changes.append(Change("pattern", Scalar(path, key.pattern.span), made, layers))
 
     def unsupported(self, key: Key, name: str, tree: Tree) -> Exception:
+        self.covered.update(name for c in key.choose if c.config is not None for name, _ in c.config.deep())       # not an error on top
         known = [*(c.value.text for c in key.choose), *(r.text for r in key.require), *(word for word, _ in key.words)]
         values = ", ".join(f"`{k}`" for k in known)
         value = single(tree)

@@ -129,7 +129,7 @@ def _concrete(tree: Mapping, made: Change, later: list[Later]) -> list[Change]:
     count, there = _repeated(tree, made.path)
     assert isinstance(made.value, Sequence)
     path = Scalar(f"{made.path.text}.pattern", made.path.span)
-    if made.layers:
+    if made.layers is not None:
         headline = f"the config lists the kinds of {made.layers} layers"
         later.append(Later(headline, float(made.layers), (count,), made.value.span))
     if not len(made.value):

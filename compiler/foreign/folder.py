@@ -46,6 +46,9 @@ class Foreign:
 def opened(path: str | Path, family: str | Path | None = None) -> Foreign | None:
     """The checkpoint in a folder; None for a spec. Raises Diagnostics (`bad-config`, `unknown-family`)."""
     folder = Path(path)
+    if folder.name == CONFIG and folder.is_file():
+        raise Diagnostics([diagnostic("bad-path", f"`{path}` is the config of a checkpoint, and no spec",
+                                      help=f"give its folder: {folder.parent}")])
     if not str(path) or not folder.is_dir() or folder.suffix in (".yaml", ".yml"):
         if family is not None:
             raise Diagnostics([diagnostic("bad-path", f"`{path}` is no folder with a {CONFIG}, which a family is for")])

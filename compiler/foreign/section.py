@@ -26,7 +26,7 @@ class Change:
     what: str
     path: Scalar
     value: Tree
-    layers: int = 0                               # that a list of kinds speaks of, for `what` "pattern"
+    layers: int | None = None                     # that a list of kinds speaks of, for `what` "pattern"
 
 
 @dataclass(frozen=True)

@@ -167,12 +167,19 @@ def test_everything_wrong_is_said_at_once_with_its_line(write):
     assert said == {
         ("unsupported-config", '"many"'), ("missing-config-key", "{"), ("unsupported-config", '"selu"'), ("unknown-config-key", '"seeed"'),
         ("unsupported-config", '"yes"'), ("unsupported-config", '["Toi"]'), ("bad-config", "9"), ("unknown-config-key", '"x"'),
-        ("unknown-config-key", '"share"'), ("unsupported-config", '"fare"'), ("unsupported-config", '"big"'),
+        ("unsupported-config", '"fare"'), ("unsupported-config", '"big"'),
         ("unsupported-config", "[1, 2]")}
     assert all(d.labels[0].span.source.name.endswith("config.json") for d in found)
     by = {d.labels[0].span.text: d for d in found}
     assert "did you mean `seed`?" in by['"seeed"'].helps and "did you mean `far`?" in by['"fare"'].helps
-    assert "only where `tied` is `true`" in by['"share"'].headline and "did you mean `Toy`?" in by['["Toi"]'].helps
+    assert "did you mean `Toy`?" in by['["Toi"]'].helps
+    (found,) = items(write(tied=False, share="all"))
+    assert found.code == "unknown-config-key" and "only where `tied` is `true`" in found.headline
+
+
+def test_keys_of_a_choice_that_is_not_known_are_no_errors_on_top(write):
+    (found,) = items(write(tied="yes", share="all"))
+    assert found.labels[0].span.text == '"yes"'
 
 
 def test_errors_of_the_model_point_into_the_config(write):
@@ -180,6 +187,15 @@ def test_errors_of_the_model_point_into_the_config(write):
     assert found.code == "indivisible" and "config.json" in found.labels[0].span.source.name
     (found,) = items(write(kinds=["near"] * 3))
     assert "3 layers" in found.headline and "`layers`, which is 4" in found.headline
+    (found,) = items(write(kinds=[]))
+    assert "0 layers" in found.headline
+
+
+def test_a_config_is_no_spec(write):
+    folder, family = write()
+    for given in (f"{folder}/config.json", "toy-1b/../toy-1b/config.json"):
+        (found,) = items((given, family))
+        assert found.code == "bad-path" and found.helps[0].startswith("give its folder: toy-1b")
 
 
 @pytest.mark.parametrize("text, code, said", [
