@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ..cost import LENGTH, ROWS, free_dimensions
+from ..costs.cost import LENGTH, ROWS, free_dimensions
 from ..ir.graph import Graph
 from ..ir.parameters import parameter_table
 from ..ir.text import identity_hash, structure_hash
@@ -48,7 +48,8 @@ def compare(base: Compiled, head: Compiled, labels: tuple[str, str], sizes: Mapp
             known[id(graph)] = facts(graph, shared, dtype)
         return known[id(graph)]
 
-    edits = [edit(s, at_sizes(s.before), at_sizes(s.after), canonical(head, base)) for s in steps]
+    tree = canonical(head, base) if steps else None
+    edits = [edit(s, at_sizes(s.before), at_sizes(s.after), tree) for s in steps]
     before, after = at_sizes(base.graph), at_sizes(head.graph)
     total = compare_graphs(base.graph, head.graph, _names(head, steps))
     mapping, said = _aside(base, head, total, edits)
@@ -114,6 +115,8 @@ def edit(step: Step, before: Facts, after: Facts, tree: TreeMapping | None) -> E
 def _guarded(step: Step) -> list[Consequence]:
     """The findings; where the function changed and none of them says so, one that says that."""
     found = step.found.findings
+    if not found and not contracts(step.before, step.after):
+        return [Consequence("model.changed", Where(""))]
     if structure_hash(step.before) != structure_hash(step.after) and not contracts(step.before, step.after) \
             and all(RULES[f.rule].effect == "names" and f.rule != "node.respelled" for f in found):
         return [*found, Consequence("model.changed", Where(""))]

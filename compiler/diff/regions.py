@@ -102,12 +102,11 @@ class _Comparison:
                     self.tensor(here if side is ours else None, None if side is ours else here,
                                 shape if side is ours else None, None if side is ours else shape)
             return
-        old = {path: (Where(join(at.tensors[0].pattern, path), (*at.tensors[0].copies, *c)), s) for path, c, s in ours}
+        old = {(path, c): (Where(join(at.tensors[0].pattern, path), (*at.tensors[0].copies, *c)), s) for path, c, s in ours}
         for path, copies, shape in theirs:
             head = Where(join(at.tensors[1].pattern, path), (*at.tensors[1].copies, *copies))
-            base, before = old.get(names.get(path, path), (None, None))
-            if base is not None and len(base.copies) == len(head.copies) and base.count == head.count:
-                del old[names.get(path, path)]
+            base, before = old.pop((names.get(path, path), copies), (None, None))
+            if base is not None:
                 self.tensor(base, head, before, shape)
             else:
                 self.tensor(None, head, None, shape)
@@ -174,10 +173,7 @@ class _Comparison:
         (kind, before), (other, after) = node_concept(old), node_concept(new)
         rule = f"{kind}.type-changed" if kind == other and f"{kind}.type-changed" in RULES else "node.swapped"
         self.tell(rule, below(at.head, new.name), before, after)
-        if isinstance(old.op, Control) or isinstance(new.op, Control):       # the parameters of ops are matched by their ports
-            ours = list(parameters_of(a, old)) if isinstance(old.op, Control) else []
-            theirs = list(parameters_of(b, new)) if isinstance(new.op, Control) else []
-            self.rows(ours, theirs, at, {})
+        self.rows(_held(a, old), _held(b, new), at, {})             # those that ops made are matched by their ports
 
     def heads(self, a: Region, b: Region, old: Node, new: Node, here: At) -> None:
         if name_of(new) == "attention":

@@ -15,8 +15,9 @@ from .rules import RANK, RULES
 def told(findings: Iterable[Consequence]) -> list[Consequence]:
     """The findings without those that follow from others; what is left is in the order of the rules."""
     found = _whole(list(findings))
-    explained = {x for f in found for x in RULES[f.rule].explains}
-    left = [f for f in found if f.rule not in explained or f.rule == found[0].rule and len({g.rule for g in found}) == 1]
+    rules = {f.rule for f in found}
+    explained = {x for r in rules for x in RULES[r].explains if x in rules and RANK[r] < RANK[x]}       # the first of two stays
+    left = [f for f in found if f.rule not in explained]
     if any(RULES[f.rule].effect == "function" for f in left):
         left = [f for f in left if f.rule != "block.renamed"]
     if any(f.rule != "training.init-changed" for f in left):
@@ -135,7 +136,7 @@ def _hidden(before: Any, after: Any, *_: Any) -> Conversion | None:
 
 
 def _grown(before: Any, after: Any, first: Consequence, graph: Graph) -> Conversion | None:
-    ends = _residual_ends(graph, first.where.pattern.removesuffix("{i}").rstrip("."))
+    ends = residual_ends(graph, first.where.pattern.removesuffix("{i}").rstrip("."))
     if not ends:
         return None
     names = " and ".join(f"`{e}`" for e in ends)
@@ -162,12 +163,13 @@ _WAYS: dict[str, Callable[..., Conversion | None]] = {
 }
 
 
-def _residual_ends(graph: Graph, path: str) -> list[str]:
-    """The last linear of every term that a copy adds to its input; none where a copy is no sum with it."""
+def residual_ends(graph: Graph, path: str, number: int | None = None) -> list[str]:
+    """The last linear of every term that a copy adds to its input; none where a copy is no sum with it. The first copy stands for all where
+    no `number` is given."""
     node, region = _find(graph.root, path)
     if node is None or region is None or not isinstance(node.op, Repeat) or len(node.op.carry) != 1:
         return []
-    body = node.op.bodies[0]
+    body = node.op.bodies[node.op.schedule[number or 0]]
     port, out = next(iter(node.op.carry.items()))
     carried = body.argument(port)
     ends: list[str] = []

@@ -1,5 +1,6 @@
 """What holds of every comparison: random specs, random edits, other ways to write the same."""
 
+import copy
 import random
 
 import pytest
@@ -97,6 +98,28 @@ EDITS = [
     ("training.dropout-changed", lambda d: d["graph"]["layers"].__setitem__("dropout", 0.3), False),
     ("norm.placement-changed", lambda d: d["graph"]["layers"].__setitem__("block", "post_norm_layer"), True),
 ]
+MIXED = spec("rms_norm", 1e-5, 2, 1, 0, "plain_ffn", 36, 3, True, True, "pre_norm_layer", 0, False)
+MIXED["graph"]["layers"]["ffn"] = {"block": "sparse_ffn", "experts": 4, "top_k": 2, "expert": {"block": "gated_ffn", "hidden": 8}}
+OTHERS = [
+    ("moe.top-k-changed", ("ffn", "top_k"), 3), ("ffn.activation-changed", ("ffn", "expert", "activation"), "silu"),
+    ("position.layout-changed", ("attention", "position"), {"block": "rope", "layout": "interleaved"}),
+    ("position.scaling-changed", ("attention", "position"), {"block": "linear_rope", "factor": 4}),
+    ("norm.offset-changed", ("norm", "offset"), 1), ("weights.shared", ("share",), 0),
+]
+
+
+@pytest.mark.parametrize("rule, path, value", OTHERS, ids=[o[0] for o in OTHERS])
+def test_other_changes_of_a_layer(rule, path, value):
+    head = copy.deepcopy(MIXED)
+    node = head["graph"]["layers"]
+    for key in path[:-1]:
+        node = node[key]
+    node[path[-1]] = value
+    (e,) = report(written(MIXED), written(head)).edits
+    assert e.rule == rule and e.level == "breaking"
+    assert (e.checkpoint == "silent") == (rule != "weights.shared")
+
+
 PLAIN = dict(norm="rms_norm", eps=1e-5, heads=2, kv=1, window=0, ffn="gated_ffn", hidden=36, layers=3, tied=True, rope=True,
              block="pre_norm_layer", dropout=0, twice=False)
 
