@@ -90,9 +90,9 @@ def _wanted(reference: Mapping[str, Any], known: Mapping[str, Place], inputs: se
 
 def _run(model: Model, given: Mapping[str, np.ndarray], wanted: Mapping[str, Place], weights: Any) -> dict[str, np.ndarray]:
     """What the PyTorch module computes in float32 on the CPU, with every wanted value as an output."""
+    from .artifacts.certify import reference
+    from .artifacts.export import arguments
     from .backends.torch import build
-    from .certify import reference
-    from .export import arguments
     from .stages.hoist import hoist
     from .stages.simplify import simplify
     with tempfile.TemporaryDirectory() as scratch:
@@ -111,7 +111,7 @@ def _fill(model: Model, module: Any, weights: Any) -> None:
     if isinstance(weights, str | Path):
         model.load_weights(module, weights)
         return
-    from .export import given_module
+    from .artifacts.export import given_module
     module.load_state_dict({name: tensor.detach().cpu() for name, tensor in given_module(model, weights).state_dict().items()})
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .cost import free_dimensions
+from .costs.cost import free_dimensions
 from .ir.graph import Graph
 from .ir.parameters import count, state_shapes
 from .lang.diagnostic import Diagnostic, Diagnostics, Sink, diagnostic, suggest
@@ -16,12 +16,12 @@ from .show import show
 if TYPE_CHECKING:
     import torch
 
-    from .checkpoint import Foreign
+    from .artifacts.plan import Quantization
+    from .checkpoints.export_weights import Written
+    from .checkpoints.rules import Foreign
     from .compare import Comparison
-    from .cost_table import Costs, CostTable
+    from .costs.table import Costs, CostTable
     from .expect import Expectation
-    from .export_weights import Written
-    from .plan import Quantization
     from .runtime.manifest import Manifest
     from .stages.stream import StepForm
 
@@ -83,14 +83,14 @@ class Model:
 
     def streaming(self, along: str | None = None) -> str:
         """Whether the model can be run step by step, its state and what that costs, as text. Raises as `step_form` does."""
-        from .streaming import streaming
+        from .costs.streaming import streaming
         return streaming(self.graph, self.step_form(along))
 
     @property
     def costs(self) -> CostTable:
         """The costs at any sizes; what depends on no size is found once."""
         if self._costs is None:
-            from .cost_table import CostTable
+            from .costs.table import CostTable
             self._costs = CostTable(self.lowered)
         return self._costs
 
@@ -131,9 +131,9 @@ class Model:
         """Copy a weight file into a module of this model, tensor by tensor."""
         import torch
 
+        from .checkpoints.weight_file import numbers
+        from .checkpoints.weights import open_weights
         from .printing import progress
-        from .weight_file import numbers
-        from .weights import open_weights
         state = module.state_dict()
         with open_weights(path) as file:
             loader = self.loader(file)
@@ -170,8 +170,8 @@ class Model:
         `CheckFailed`. `prove` finds the kernels that CUDA selects (`manifest.proof`). Raises Diagnostics; an export that fails leaves
         the folder as it was.
         """
-        from .export import export
-        from .plan import PACKAGES, Plan, Quantization, runs_on
+        from .artifacts.export import export
+        from .artifacts.plan import PACKAGES, Plan, Quantization, runs_on
         package = target if target in PACKAGES else ""
         plan = Plan(runs_on(package, device, dtype) if package else target, dtype, frozenset(without), typical, form, along, package,
                     tuple(stop), pad, Path(tokenizer) if tokenizer is not None else None, max_batch,
@@ -186,7 +186,7 @@ class Model:
         written, each behind `prefix`. Raises Diagnostics (`cannot-write`, `bad-weights`, `checkpoint-mismatch`); a failure leaves `path`
         as it was.
         """
-        from .export_weights import export_weights
+        from .checkpoints.export_weights import export_weights
         return export_weights(self, given, Path(path), dtype, prefix)
 
     def compare(self, reference: str | Path | Mapping[str, Any], weights: str | Path | torch.nn.Module,
@@ -208,14 +208,14 @@ class Model:
 
     def loader(self, file: Any) -> Any:
         """A function from a parameter's path to its array, for an open weight file that fits. Raises Diagnostics."""
-        from .loader import match
+        from .checkpoints.loader import match
         sink = Sink()
         return match(file, self.foreign, state_shapes(self.graph), sink)
 
     @property
     def foreign(self) -> Foreign:
         """What the spec's `checkpoint:` says of weight files made elsewhere."""
-        from .checkpoint import read_foreign
+        from .checkpoints.rules import read_foreign
         sink = Sink()
         found = read_foreign(self._compiled.spec.checkpoint, self.graph.sizes, sink)
         sink.check()

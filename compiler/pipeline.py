@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .budget import over
-from .checkpoint import check_checkpoint
+from .checkpoints.rules import check_checkpoint
+from .costs.budget import over
 from .expect import Expectation, expectations
 from .foreign.fit import Fitted, check_later, check_section
 from .foreign.folder import Foreign, opened

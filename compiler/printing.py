@@ -42,7 +42,8 @@ def size(n: int) -> str:
 def export_report(manifest: Any, folder: Path, all_sites: bool) -> str:
     """Files, forms and certificate of one export."""
     lines = [f"{manifest.name}: {manifest.parameters:,} parameters, {manifest.dtype}, for {manifest.target}"]
-    names = [manifest.model.file, *([manifest.prefix.model.file] if manifest.prefix else []), *(d.file for d in manifest.data), "manifest.json"]
+    names = [manifest.model.file, *([manifest.prefix.model.file] if manifest.prefix else []), *(d.file for d in manifest.data)]
+    names.append("manifest.json")
     rows = [(str(folder / name), size((folder / name).stat().st_size)) for name in names]
     lines += ["  " + line for line in columns(rows, frozenset({1}))]
     lines += _stream(manifest.stream) if manifest.stream else []
@@ -113,7 +114,7 @@ def _proof(found: Mapping[str, Any] | None, everything: bool) -> list[str]:
     if found is None:
         return []
     kernels = ", ".join(f"{kernel} x{n}" for kernel, n in found["kernels"].items()) or "no attention kernels"
-    lines = [f"  proof {found['status']}: {kernels} {found['how']}, {found['runtime']}, at {' and '.join(found['cases'])}"]
+    lines = [f"  proof {found['status']}: {kernels} {found['how']}, {found['runtime']}, at {' and '.join(dict.fromkeys(found['cases']))}"]
     if everything:
         lines += ["    " + line for line in columns([(s["path"], s["form"], *(k or "none" for k in s["kernels"])) for s in found["sites"]])]
     return lines + [f"    {s}" for s in found["shortfalls"]]

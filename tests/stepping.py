@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from nnspec.artifacts.export import arguments
 from nnspec.backends.torch import build
-from nnspec.export import arguments
 from nnspec.stages.stream import StepForm
 
 WAYS = ("one chunk", "one by one", "ragged chunks")

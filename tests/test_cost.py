@@ -10,10 +10,10 @@ import pytest
 import torch
 import zoo
 from nnspec.cli import main
-from nnspec.cost import flops, free_dimensions
-from nnspec.cost_memory import peak_activation
-from nnspec.quantity import amount, positions, short, size
-from nnspec.streaming import cache, decode_sizes
+from nnspec.costs.cost import flops, free_dimensions
+from nnspec.costs.memory import peak_activation
+from nnspec.costs.quantity import amount, positions, short, size
+from nnspec.costs.streaming import cache, decode_sizes
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 

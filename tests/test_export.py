@@ -94,7 +94,8 @@ def test_exports_into_one_folder_at_the_same_time_leave_one_of_them(model, tmp_p
 
 @pytest.mark.parametrize("old", [False, True])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, ZeroDivisionError])
-@pytest.mark.parametrize("place", ["nnspec.export.certify", "nnspec.backends.onnx.write._make", "nnspec.backends.onnx.write.encode"])
+@pytest.mark.parametrize("place", ["nnspec.artifacts.export.certify", "nnspec.backends.onnx.write._make",
+                                   "nnspec.backends.onnx.write.encode"])
 def test_what_is_cut_off_leaves_the_folder_as_it_was(model, tmp_path, monkeypatch, place, error, old):
     folder = tmp_path / "deep" / "out"
     if old:
@@ -140,13 +141,13 @@ def test_weights_that_are_not_finite_are_named_all_at_once(model, tmp_path, dtyp
 
 def test_an_artifact_is_not_seen_before_it_is_certified(model, tmp_path, monkeypatch):
     model.export(tmp_path / "out", init=1)
-    before, plain = listing(tmp_path / "out"), nnspec.export.certify
+    before, plain = listing(tmp_path / "out"), nnspec.artifacts.export.certify
 
     def look(folder, *given):
         files = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir() if p.is_file()}
         assert files == before and folder.parent == tmp_path / "out"
         return plain(folder, *given)
-    monkeypatch.setattr("nnspec.export.certify", look)
+    monkeypatch.setattr("nnspec.artifacts.export.certify", look)
     model.export(tmp_path / "out", init=2)
     np.testing.assert_allclose(run(tmp_path / "out"), wanted(model, 2), atol=1e-5)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from nnspec import weight_file
+from nnspec.checkpoints import weight_file
 from nnspec.cli import main
 from nnspec.lang.diagnostic import Diagnostics
 from safetensors import safe_open
@@ -24,7 +24,7 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 
 def foreign(model, dtype):
     """Random tensors as the spec's `checkpoint:` wants them, odd numbers among them."""
-    from nnspec.checkpoint import sources
+    from nnspec.checkpoints.rules import sources
     from nnspec.ir.parameters import state_shapes
     from nnspec.lang.diagnostic import Sink
     wanted = {s.names[0]: s.shape for s in sources(model.foreign.rules, state_shapes(model.graph), Sink()).values()}

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import torch
 import zoo
-from nnspec import weight_file
+from nnspec.checkpoints import weight_file
+from nnspec.checkpoints.weight_names import fitting
+from nnspec.checkpoints.weights import open_weights
 from nnspec.lang.diagnostic import Diagnostics
-from nnspec.weight_names import fitting
-from nnspec.weights import open_weights
 from safetensors.torch import save_file
 
 SPEC = """

@@ -10,9 +10,9 @@ import pytest
 import torch
 import zoo
 from nnspec import runtime
+from nnspec.artifacts.plan import Quantization
 from nnspec.cli import main
 from nnspec.lang.diagnostic import Diagnostics
-from nnspec.plan import Quantization
 from nnspec.runtime.decoder import decoder
 from nnspec.runtime.errors import ArtifactError
 from nnspec.runtime.manifest import read
@@ -210,7 +210,7 @@ def test_halves(tmp_path, dtype):
 
 
 def test_models_too_large_to_be_certified_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr("nnspec.export.LARGEST", 1000)
+    monkeypatch.setattr("nnspec.artifacts.export.LARGEST", 1000)
     manifest = zoo.model("gpt2").export(tmp_path, weights=zoo.stirred("gpt2"), quantize="int8")
     assert "twin" in manifest.certificate["note"] and manifest.quantization["outputs"]["logits"]["max_abs"] > 0
 
@@ -310,7 +310,7 @@ def test_a_failure_leaves_the_folder_as_it_was(tmp_path, monkeypatch):
 
     def fails(*given):
         raise OSError(28, "No space left on device")
-    monkeypatch.setattr("nnspec.quantize.measured", fails)
+    monkeypatch.setattr("nnspec.artifacts.quantize.measured", fails)
     with pytest.raises(Diagnostics, match="No space left"):
         model.export(tmp_path, init=2, quantize="int4", certify="none")
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before

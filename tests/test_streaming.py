@@ -10,7 +10,7 @@ import nnspec
 import numpy as np
 import pytest
 import torch
-from nnspec import weight_file
+from nnspec.checkpoints import weight_file
 from safetensors.torch import save_file
 
 SPEC = """
@@ -78,14 +78,14 @@ def test_a_file_that_shrinks_is_told_while_it_streams(tmp_path, monkeypatch):
     made, file = model(tmp_path, 301, 57), tmp_path / "w.safetensors"
     save_file(checkpoint(301, 57), file)
     monkeypatch.setattr(weight_file, "LARGE", 1000)
-    with weight_file.Path(file).open("r+b") as handle, nnspec.weights.open_weights(file) as held:
+    with weight_file.Path(file).open("r+b") as handle, nnspec.checkpoints.weights.open_weights(file) as held:
         handle.truncate(5000)
         with pytest.raises(nnspec.lang.diagnostic.Diagnostics, match="ends early"):
             np.asarray(made.loader(held)("embed.weight", whole=False))
 
 
 PEAK = """
-import re, sys, nnspec, nnspec.weights, nnspec.backends.onnx, nnspec.export, nnspec.export_weights, torch
+import re, sys, nnspec, nnspec.checkpoints.weights, nnspec.backends.onnx, nnspec.artifacts.export, nnspec.checkpoints.export_weights, torch
 at, dtype = sys.argv[1], getattr(torch, sys.argv[2])
 model = nnspec.load(at + "/spec.yaml")
 model.lowered

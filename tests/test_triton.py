@@ -13,7 +13,8 @@ import pytest
 import torch
 import zoo
 from google.protobuf import text_format
-from nnspec import export_triton, runtime
+from nnspec import runtime
+from nnspec.artifacts import triton as export_triton
 from nnspec.cli import main
 from nnspec.lang.diagnostic import Diagnostics
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from nnspec.checkpoints.weight_names import fold, is_buffer
+from nnspec.checkpoints.weights import match_weights, open_weights
 from nnspec.lang.diagnostic import Diagnostics
-from nnspec.weight_names import fold, is_buffer
-from nnspec.weights import match_weights, open_weights
 
 torch = pytest.importorskip("torch")
 save_file = pytest.importorskip("safetensors.torch").save_file
@@ -78,7 +78,7 @@ def test_reads_from_many_threads(tmp_path):
 
 def test_headers_alone_are_read_and_torch_is_not_imported(tmp_path):
     save_file({"big": torch.randn(64, 1000, 1000)[:, :, :500].contiguous(), "x": torch.arange(3)}, tmp_path / "m.safetensors")
-    code = ("import resource, sys, nnspec.weights as w; peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+    code = ("import resource, sys, nnspec.checkpoints.weights as w; peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
             "before = peak(); f = w.open_weights(sys.argv[1]); f.read('x'); f.shape('big')\n"
             "assert peak() - before < 20_000, peak() - before\n"
             "assert not {'torch', 'onnx', 'onnxruntime', 'safetensors'} & set(sys.modules)")

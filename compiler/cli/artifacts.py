@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from ..plan import Quantization
-from .common import Failed, cli, compiled, dims, items, report, with_spec
+from ..artifacts.plan import Quantization
+from .common import Failed, cli, compiled, dims, report, with_spec
 from .cost import hold, with_budget
 
 
@@ -65,7 +65,7 @@ def export(spec: str, sets: tuple[str, ...], budgets: tuple[str, ...], output: P
     at = output / model.name / "1" if target == "triton" else output
     old = (at / "manifest.json").exists()
     manifest = model.export(output, weights, seed, target, dtype, certify, without, require_fused, prove, no_weights,
-                            dims(items(typical), "--typical"), form, along, device=device, stop=stop, pad=pad, tokenizer=tokenizer,
+                            dims((typical,), "--typical", 1), form, along, device=device, stop=stop, pad=pad, tokenizer=tokenizer,
                             max_batch=max_batch, quantize=_quantization(**quantized))
     if old:
         print(f"{at}: the export that was there is replaced")

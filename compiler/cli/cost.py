@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from ..budget import Limit
-from ..quantity import amount, size
+from ..costs.budget import Limit
+from ..costs.quantity import amount, size
 from .common import Failed, cli, compiled, items, report, with_spec
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -42,7 +42,7 @@ def hold(model: Any, written: tuple[str, ...]) -> list[Any]:
     """What the model exceeds of `--budget`; nothing is counted where none is given."""
     if not written:
         return []
-    from ..budget import check
+    from ..costs.budget import check
     return check(model.costs, limits(written))
 
 
@@ -92,8 +92,8 @@ def cost(spec: str, sets: tuple[str, ...], ats: tuple[str, ...], dtype: str, swe
     FLOPs are 2 x the multiply-accumulates of contractions, heads included, where every query counts every key or those of its window.
     Sizes take k, M and G as powers of 1024 (2k is 2048); limits take them as powers of 1000, and KiB, MiB and GiB.
     """
-    from ..cost_plot import ENDINGS
-    from ..cost_report import cost_report, sweep_report
+    from ..costs.plot import ENDINGS
+    from ..costs.report import cost_report, sweep_report
     if picture is not None and picture.suffix not in ENDINGS:
         raise click.UsageError(f"pictures are written as .png, .svg or .pdf, and `{picture}` has another ending")
     if (sweep or picture) and (by or symbolic or len(ats) > 1):
@@ -107,7 +107,7 @@ def cost(spec: str, sets: tuple[str, ...], ats: tuple[str, ...], dtype: str, swe
         found = [model.cost(given[0][1] or dtype, **{**given[0][0], along: n}) for n in steps]
         print(sweep_report(model.name, along, found), end="")
         if picture is not None:
-            from ..cost_plot import plot
+            from ..costs.plot import plot
             plot(model.name, along, found, picture)
             print(f"wrote {picture}")
     else:
@@ -118,8 +118,8 @@ def cost(spec: str, sets: tuple[str, ...], ats: tuple[str, ...], dtype: str, swe
 
 def _held(model: Any, found: list[Any], most: list[Limit]) -> None:
     """Fail where the spec's budget or one of `--budget` is exceeded: those without sizes hold at all that are printed."""
-    from ..budget import exceeded, exceeds
-    from ..cost_table import FIXED
+    from ..costs.budget import exceeded, exceeds
+    from ..costs.table import FIXED
     over = list(model.over)
     for limit in most:
         everywhere = limit.name not in FIXED and not limit.sizes and limit.dtype is None
@@ -131,7 +131,7 @@ def _held(model: Any, found: list[Any], most: list[Limit]) -> None:
 
 def _sweep(model: Any, text: str | None) -> tuple[str, list[int]]:
     """The dimension that is swept, and its sizes from the least on."""
-    from ..cost import free_dimensions
+    from ..costs.cost import free_dimensions
     if text is not None:
         along, _, values = text.partition("=")
         sizes = [_size(v, f"--sweep {text}") for v in items(values)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..lang.diagnostic import Diagnostics
+from ..lang.diagnostic import Diagnostic, Diagnostics
 from .common import FORM, Failed, cli, dims, items, report
 
 if TYPE_CHECKING:
@@ -132,7 +132,8 @@ def lock(specs: tuple[str, ...], check: bool) -> None:
     from ..diff.lock import lock_path, lock_text, stale
     from ..files import write_text
     from ..pipeline import front
-    wrong, old = [], 0
+    wrong: list[Diagnostic] = []
+    old = 0
     for spec in specs:
         try:
             text, path = lock_text(front(spec)), lock_path(Path(spec))

@@ -159,7 +159,7 @@ def _one(pair: Pair, base: str, head: str, sizes: Mapping[str, int] | None, dtyp
     if a is not None and b is not None:
         return compare(a, b, (f"{base[:8]}:{pair.base}", str(pair.head)), sizes, dtype)
     verdict = Verdict("changed", "same", (), (), ())
-    return Report(a and side(a, str(pair.base)), b and side(b, str(pair.head)), verdict, (), (), (), {})
+    return Report(None if a is None else side(a, str(pair.base)), None if b is None else side(b, str(pair.head)), verdict, (), (), (), {})
 
 
 def _near(path: Path) -> Path:

@@ -59,7 +59,7 @@ def compare(base: Compiled, head: Compiled, labels: tuple[str, str], sizes: Mapp
     verdict = _verdict(sides, edits, total, interface, _cache(before, after))
     metrics = tuple(Metric(n, "bytes" if n in ("weights", "cache") else "numbers" if n in ("parameters", "active") else "FLOPs",
                            before.metrics[n], after.metrics[n]) for n in before.metrics)
-    return Report(*sides, verdict, tuple(edits), tuple(total.tensors), metrics, before.sizes | after.sizes, tuple(said), tuple(notes),
+    return Report(*sides, verdict, tuple(edits), tuple(total.tensors), metrics, {**before.sizes, **after.sizes}, tuple(said), tuple(notes),
                   total.truncated)
 
 
@@ -210,8 +210,8 @@ def _cache(before: Facts, after: Facts) -> list[Contract]:
         return []
     rule = "cache.layout-changed"
     if not before.layout or not after.layout:
-        said = [f"{len(f.layout)} states" if f.layout else f"none: {f.why}" if f.why else "none" for f in (before, after)]
-        return [Contract(rule, "cache", *said, "breaking" if before.layout else "info")]
+        old, new = (f"{len(f.layout)} states" if f.layout else f"none: {f.why}" if f.why else "none" for f in (before, after))
+        return [Contract(rule, "cache", old, new, "breaking" if before.layout else "info")]
     ours, theirs = _by_name(before), _by_name(after)
     gone, come = [n for n in ours if n not in theirs], [n for n in theirs if n not in ours]
     out = [Contract(rule, n, ours[n], theirs[n], "breaking") for n in ours if n in theirs and ours[n] != theirs[n]]

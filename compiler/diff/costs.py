@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from ..cost import cost
+from ..costs.cost import cost
 from ..ir.graph import Graph
 from ..ir.signature import spell
 from ..ir.twin import Times, twin

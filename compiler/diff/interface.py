@@ -35,7 +35,8 @@ def _bounds(a: Graph, b: Graph) -> Iterator[Contract]:
         old, new = ours.get(symbol), theirs.get(symbol)
         if old != new and symbol in there[0] & there[1]:
             level: Level = "info" if new is None or (old is not None and new > old) else "breaking"
-            yield Contract("interface.input-bound-changed", symbol, old and f"{symbol} <= {old}", new and f"{symbol} <= {new}", level)
+            said = [None if limit is None else f"{symbol} <= {limit}" for limit in (old, new)]
+            yield Contract("interface.input-bound-changed", symbol, said[0], said[1], level)
 
 
 def _outputs(a: Graph, b: Graph) -> Iterator[Contract]:

@@ -135,6 +135,7 @@ class _Comparison:
         self.rows(_held(region, node), [], at, {})
 
     def alone(self, region: Region, node: Node, where: Where, what: str) -> None:
+        text: Any
         kind, text = node_concept(node)
         if kind == "dropout":
             kind, text = "training.dropout-changed", node.op.rate

@@ -66,7 +66,7 @@ def _effect(s: Step) -> bool:
 def _step(group: Group, before: Graph, after: Graph, names: Names) -> Step:
     old = {group.rename[1]: group.rename[0]} if group.rename else {}
     block = group.changes[0].path[1] if group.rename and group.changes[0].path[0] == "blocks" else ""
-    return Step(group, before, after, compare_graphs(before, after, names | {block: {**names.get(block, {}), **old}}))
+    return Step(group, before, after, compare_graphs(before, after, {**names, block: {**names.get(block, {}), **old}}))
 
 
 class _Replay:

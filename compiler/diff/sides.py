@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..lang.diagnostic import Diagnostic, Diagnostics
 from ..lang.source import Source
+from ..pipeline import Compiled
 from .compare import compare
 from .fold import fold_tensors
 from .lock import ENDING, Lock, of, parse_lock, read_lock
@@ -18,8 +20,8 @@ UNTOLD = "a lock file holds facts, not the graph: edits cannot be told apart"
 
 def compared(base: str, head: str, sizes: Mapping[str, int] | None = None, dtype: str = "float16") -> Report:
     """What changed between two things that a user names. Raises Diagnostics with all that is wrong with either."""
-    from ..lang.diagnostic import Diagnostics
-    found, wrong = [], []
+    found: list[Lock | Compiled] = []
+    wrong: list[Diagnostic] = []
     for given in (base, head):
         try:
             found.append(_lock(given) if given.endswith(ENDING) else opened(given))
@@ -44,9 +46,9 @@ def compare_locks(a: Lock, b: Lock, labels: tuple[str, str]) -> Report:
     """What two lock files say differently."""
     tensors = tuple(_tensors(a, b))
     interface = tuple([*_contracts("input", a.inputs, b.inputs), *_contracts("output", a.outputs, b.outputs)])
-    cache = () if a.state == b.state else (Contract(
-        "cache.layout-changed", "cache", *(" and ".join(f"{k}: {v}" for k, v in x.state.items()) or "none" for x in (a, b)), "breaking"),)
-    edits = ()
+    old, new = (" and ".join(f"{k}: {v}" for k, v in x.state.items()) or "none" for x in (a, b))
+    cache = () if a.state == b.state else (Contract("cache.layout-changed", "cache", old, new, "breaking"),)
+    edits: tuple[Edit, ...] = ()
     if a.identity != b.identity or interface:
         edits = (_edit(a, b, labels, tensors, bool(interface)),)
     function = "identical" if a.identity == b.identity else "equal-up-to-names" if a.structure == b.structure else "changed"

@@ -88,7 +88,7 @@ def _edits(report: Report, color: bool, full: bool) -> Iterator[str]:
 
 def _spot(e: Edit, last: Edit | None) -> str:
     """Where an edit is written; the line alone in the file of the edit before."""
-    here, before = e.head or e.base, last and (last.head or last.base)
+    here, before = e.head or e.base, (last.head or last.base) if last is not None else None
     return "" if here is None else f":{here.line}" if before is not None and before.file == here.file else str(here)
 
 

@@ -185,10 +185,10 @@ def differences(a: Mapping, b: Mapping, path: Path = ()) -> Iterator[Group]:
         yield own
     for key in _order(a, b):
         old, new = a.entry(key), b.entry(key)
-        before, after = old and old.value, new and new.value
+        before, after = old.value if old is not None else None, new.value if new is not None else None
         if same(before, after):
             continue
-        change = Change((*path, key), before, after, old and old.key, new and new.key)
+        change = Change((*path, key), before, after, old.key if old is not None else None, new.key if new is not None else None)
         if isinstance(before, Mapping) and isinstance(after, Mapping) and _node(before) == _node(after):
             yield from differences(before, after, (*path, key))
         elif swapped:

@@ -9,8 +9,8 @@ import onnx
 import onnxruntime as ort
 import pytest
 import torch
-from nnspec import weight_file
 from nnspec.backends.onnx import emit, write
+from nnspec.checkpoints import weight_file
 from nnspec.cli import main
 from nnspec.lang.diagnostic import Diagnostics
 from safetensors.torch import save_file
@@ -201,7 +201,8 @@ def test_typical_sizes_are_given_by_name(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert not done.value.code and "attended: GroupQueryAttention" in shown
     assert "not Attention-24: causal GroupQueryAttention is faster on the CPU from 1024 keys on, and S = 1024 is typical" in shown
-    for wrong, told in (("T=9", "the model has no free dimension `T` to have a typical size"), ("S=x", "`--typical S=x` is not DIM=N")):
+    for wrong, told in (("T=9", "the model has no free dimension `T` to have a typical size"), ("S=x", "`--typical S=x` is not DIM=N"),
+                        ("S=0", "a number of at least 1"), ("S=2,S=3", "given twice")):
         with pytest.raises(SystemExit) as done:
             main([*command, wrong])
         assert done.value.code == 2 and told in capsys.readouterr().err

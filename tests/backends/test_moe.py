@@ -11,9 +11,9 @@ import torch
 import transformers
 from nnspec import runtime
 from nnspec.backends.onnx import emit, write
+from nnspec.checkpoints.weight_file import Deferred
 from nnspec.lang.diagnostic import Diagnostics
 from nnspec.pipeline import front
-from nnspec.weight_file import Deferred
 from onnx import numpy_helper
 from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 

@@ -294,6 +294,31 @@ def test_weights_nobody_asks_for_are_not_computed(compiled):
     assert "scaled_dot_product_attention" in text and "attention_weights" not in text
 
 
+def test_what_a_block_did_not_choose_is_not_computed(compiled):
+    """Its parameters stay, under their paths."""
+    graph = compiled("""
+        inputs: {x: "float[B, 5]"}
+        graph:
+          one: {block: pick, in: x}
+          two: {block: pick, in: one, other: x}
+        outputs: {out: two, one: one}
+        blocks:
+          pick:
+            inputs: {in: "float[B, D]", other: "optional float[B, D]"}
+            graph:
+              mine: {op: linear, in: in, width: D}
+              many: {repeat: 2, block: inner, in: mine}
+              out: {op: first_of, in: [other, many]}
+          inner:
+            inputs: {in: "float[B, D]"}
+            graph: {out: {op: linear, in: in, width: D}}
+    """)
+    text = generate(graph)
+    assert text.count("self.mine(x)") == 1 and "        return other" in text
+    module, x = build(graph), torch.randn(3, 5)
+    assert set(module.state_dict()) == {p for p, _ in expand(graph)} and module(x)["out"].equal(x)
+
+
 def test_table_stays_folded():
     graph = front("gpt3-175b").lowered()
     assert count(graph) == 174_604_259_328

@@ -1,7 +1,7 @@
 """The `checkpoint:` sections of the library name every tensor of the weight files that they speak of, with its shape."""
 
 import pytest
-from nnspec.checkpoint import read_rules, sources
+from nnspec.checkpoints.rules import read_rules, sources
 from nnspec.ir.parameters import state_shapes
 from nnspec.lang.diagnostic import Diagnostics, Sink
 from nnspec.library import MODELS

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...weight_file import Deferred
+from ...checkpoints.weight_file import Deferred
 from .builder import Recipe
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ... import weight_file
-from ...weight_file import Deferred, Turned
+from ...checkpoints import weight_file
+from ...checkpoints.weight_file import Deferred, Turned
 from .nbits import integers
 from .packing import interleave
 

@@ -19,12 +19,12 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from ... import __version__
+from ...checkpoints.weight_file import Deferred, Turned
+from ...checkpoints.weight_names import fold
 from ...ir.parameters import state_shapes
 from ...lang.diagnostic import Diagnostics, diagnostic
 from ...runtime.convert import narrow_bfloat16
 from ...runtime.manifest import FULL, NAME, NO_WEIGHTS, STEP, DataFile, Manifest, ModelFile, Part, Stream, encode
-from ...weight_file import Deferred, Turned
-from ...weight_names import fold
 from .builder import ELEMENT, Recipe
 from .emit import Emitted
 from .interface import interface

@@ -64,7 +64,7 @@ class Forward:
     def given(self, node: Node, port: str) -> Any:
         value = node.inputs.get(port)
         if isinstance(value, tuple):
-            return [self.read(v) for v in value]
+            return [self.read(v) for v in value if v in self.needed]
         return None if value is None else self.read(value)
 
     def name(self, node: Node, output: str) -> str:

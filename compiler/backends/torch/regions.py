@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ...ir.flat import op_name
 from ...ir.graph import ARGUMENT, Argument, Control, Node, Region, TensorType, Value, bodies, join
 from ...ir.parameters import is_parameter
 from ...ir.text import describe
@@ -25,8 +26,13 @@ def live(region: Region, roots: Iterable[Value]) -> set[Value]:
     needed = set(roots)
     for node in reversed(region.nodes):
         if not is_parameter(node) and any(Value(node.id, k) in needed for k in range(len(node.outputs))):
-            needed.update(node.values)
+            needed.update(reads(node))
     return needed
+
+
+def reads(node: Node) -> tuple[Value, ...]:
+    """The values that its statement reads; `first_of` chose among its own when the block was used."""
+    return tuple(node.values)[:1 if op_name(node) == "first_of" else None]
 
 
 def port_types(region: Region, node: Node) -> Types:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from .ir.dimension import Dim
-from .ir.graph import Branch, Call, Graph, Input, Node, Region, Repeat, Scan, TensorType, Value, join
-from .ir.parameters import count, parameter_table
+from ..ir.dimension import Dim
+from ..ir.graph import Branch, Call, Graph, Input, Node, Region, Repeat, Scan, TensorType, Value, join
+from ..ir.parameters import count, parameter_table
 
 ROWS, LENGTH = 1, 1024          # sizes that are not given: the first free dimension, the others (within their bounds)
 

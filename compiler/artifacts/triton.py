@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from . import runtime
-from .backends.onnx.write import MODEL, alone, make_folders, unwritable
+from .. import runtime
+from ..backends.onnx.write import MODEL, alone, make_folders, unwritable
+from ..lang.diagnostic import Diagnostics, diagnostic
+from ..runtime.compare import compare
+from ..runtime.data import random_inputs
+from ..runtime.manifest import Input, Manifest, Output
 from .certify import TOLERANCES
-from .lang.diagnostic import Diagnostics, diagnostic
 from .plan import Plan
-from .runtime.compare import compare
-from .runtime.data import random_inputs
-from .runtime.manifest import Input, Manifest, Output
 
 CONFIG, VERSION = "config.pbtxt", "1"
 MAX_BATCH = 32

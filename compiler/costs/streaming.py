@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
+from ..ir.dimension import Dim
+from ..ir.graph import Graph
+from ..ir.signature import spell
+from ..printing import columns, size
+from ..stages.stream.form import CHUNK, PAST, State, StepForm
 from .cost import flops
-from .ir.dimension import Dim
-from .ir.graph import Graph
-from .ir.signature import spell
-from .printing import columns, size
-from .stages.stream.form import CHUNK, PAST, State, StepForm
 
 HALF = 2                        # bytes of a float in half precision, in which models are mostly served
 TYPICAL = 1024

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .ir.dimension import Dim
-from .ir.graph import Node, TensorType
+from ..ir.dimension import Dim
+from ..ir.graph import Node, TensorType
 
 Types = Mapping[str, Any]
 Size = Callable[[TensorType], int]

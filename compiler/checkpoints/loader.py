@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .checkpoint import Foreign, Shape, Source, sources
-from .lang.diagnostic import Diagnostic, Diagnostics, Sink, diagnostic
+from ..lang.diagnostic import Diagnostic, Diagnostics, Sink, diagnostic
+from .rules import Foreign, Shape, Source, sources
 from .weight_file import WeightFile
 from .weight_names import Origin, fold, match_weights
 

@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from .backends.onnx import emit
-from .backends.onnx.emit import Emitted
+from ..backends.onnx import emit
+from ..backends.onnx.emit import Emitted
+from ..ir.dimension import Dim
+from ..ir.graph import Graph
+from ..lang.diagnostic import Diagnostics, diagnostic
+from ..runtime.data import random_inputs
+from ..runtime.manifest import FULL, Input, Manifest, Output, read
+from ..runtime.session import open
+from ..stages.stream import step_form
+from ..stages.stream.past import IDS, LOGITS, MASK, POSITIONS, Cached, with_past
 from .certify import TOLERANCES, Case, Findings, chooses, reference
-from .ir.dimension import Dim
-from .ir.graph import Graph
-from .lang.diagnostic import Diagnostics, diagnostic
 from .plan import Plan
-from .runtime.data import random_inputs
-from .runtime.manifest import FULL, Input, Manifest, Output, read
-from .runtime.session import open
-from .stages.stream import step_form
-from .stages.stream.past import IDS, LOGITS, MASK, POSITIONS, Cached, with_past
 
 CONFIG = "genai_config.json"
 CONTEXT = 32768                          # positions of a model that has no bound

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from .ir.dimension import Dim
-from .ops.base import OpFault
-from .ops.patterns import names_of, parse_pattern, regroup
+from ..ir.dimension import Dim
+from ..ops.base import OpFault
+from ..ops.patterns import names_of, parse_pattern, regroup
 
 _SUM = re.compile(r"\(\s*([A-Za-z_]\w*(?:\s*\+\s*[A-Za-z_]\w*)+)\s*\)")
 Shape = tuple[int, ...]

@@ -12,20 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from .backends.onnx.emit import Emitted
-from .backends.onnx.nbits import narrowed
-from .backends.onnx.write import weight_bytes
+from ..backends.onnx.emit import Emitted
+from ..backends.onnx.nbits import narrowed
+from ..backends.onnx.write import weight_bytes
+from ..ir.graph import Graph
+from ..lang.diagnostic import Diagnostics, diagnostic, suggest
+from ..printing import progress
+from ..runtime.compare import measure
+from ..runtime.data import load_inputs, random_inputs
+from ..runtime.decoder import decoder
+from ..runtime.manifest import FULL, GENAI, STEP, Input, Manifest, read
+from ..runtime.session import open
 from .certify_step import run
-from .export_genai import LOGITS, whole_logits
-from .ir.graph import Graph
-from .lang.diagnostic import Diagnostics, diagnostic, suggest
+from .genai import LOGITS, whole_logits
 from .plan import Quantization
-from .printing import progress
-from .runtime.compare import measure
-from .runtime.data import load_inputs, random_inputs
-from .runtime.decoder import decoder
-from .runtime.manifest import FULL, GENAI, STEP, Input, Manifest, read
-from .runtime.session import open
 
 SEEDS, ROWS, LENGTH = 3, 2, 33                     # of the random inputs
 Model = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .runtime import Artifact
-from .runtime.compare import LARGEST_HALF
-from .runtime.origin import Node, of
+from ..runtime import Artifact
+from ..runtime.compare import LARGEST_HALF
+from ..runtime.origin import Node, of
 
 FLOATS = (np.float16, np.float32)
 

@@ -14,22 +14,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .backends.onnx import emit, write
-from .backends.onnx.emit import Emitted
-from .backends.onnx.interface import interface
+from ..backends.onnx import emit, write
+from ..backends.onnx.emit import Emitted
+from ..backends.onnx.interface import interface
+from ..checkpoints.weight_names import match_weights
+from ..expect import REQUIRE_FUSED, unmet
+from ..ir.graph import Graph
+from ..ir.parameters import state_shapes
+from ..ir.twin import twin
+from ..lang.diagnostic import CheckFailed, Diagnostics, diagnostic
+from ..runtime.manifest import GENAI, STEP, Input, Manifest, Stream
 from .certify import certify, chooses
-from .expect import REQUIRE_FUSED, unmet
-from .ir.graph import Graph
-from .ir.parameters import state_shapes
-from .ir.twin import twin
-from .lang.diagnostic import CheckFailed, Diagnostics, diagnostic
 from .plan import Plan
-from .runtime.manifest import GENAI, STEP, Input, Manifest, Stream
-from .weight_names import match_weights
 
 if TYPE_CHECKING:
-    from .model import Model
-    from .prove import Missing
+    from ..model import Model
+    from ..prove import Missing
 
 LARGEST = 3_000_000_000            # parameters above which no PyTorch module is built
 
@@ -118,7 +118,7 @@ class Made:
     def write(self, folder: Path, tensors: Any, check: Any) -> Manifest:
         """Write the artifact, into Triton's repository where the plan says so."""
         if self.plan is not None and self.plan.package == "triton":
-            from .export_triton import place
+            from .triton import place
             return place(folder, self.model.graph.name, self.plan, check, lambda at, check: self.files(at, tensors, check))
         return self.files(folder, tensors, check)
 
@@ -132,7 +132,7 @@ class Made:
     def certify(self, folder: Path, module: Any, graph: Graph, full: bool) -> dict[str, Any]:
         """The certificate of a folder, against the module of the whole graph."""
         if self.beside is not None:
-            from .export_genai import certify_genai
+            from .genai import certify_genai
             return certify_genai(folder, module, graph, arguments(graph), whole_inputs(graph), self.model.dtype)
         if self.stream is None:
             return certify(folder, module, arguments(graph), self.model.dtype, full, chooses(graph))
@@ -147,13 +147,13 @@ def whole_inputs(graph: Graph) -> tuple[Input, ...]:
 
 def _made(model: Model | _Lowered, plan: Plan) -> Made:
     if plan.package == "genai":
-        from .export_genai import emit_genai
+        from .genai import emit_genai
         decoder, beside = emit_genai(model, plan)
         return Made(decoder, plan=plan, beside=beside)
     if plan.form != STEP:
         return Made(emit(model.lowered, plan.target, plan.dtype, plan.without, model.spec_text, plan.typical), plan=plan)
-    from .export_step import emit_step
-    from .stages.stream import step_form
+    from ..stages.stream import step_form
+    from .step import emit_step
     step, prefix, stream = emit_step(model, step_form(model.lowered, plan.along), plan.target, plan.dtype, plan.without, plan.typical)
     return Made(step, stream, prefix, plan)
 
@@ -170,7 +170,7 @@ def _check_weights(weights: Any, init: int | None, no_weights: bool, prove: bool
 
 def _check_provable() -> None:
     """Refuse before any work is done what cannot be proven."""
-    from .prove import Missing, ready
+    from ..prove import Missing, ready
     try:
         ready()
     except Missing as missing:
@@ -178,7 +178,7 @@ def _check_provable() -> None:
 
 
 def _proof(folder: Path) -> dict[str, Any]:
-    from .prove import Missing, prove
+    from ..prove import Missing, prove
     try:
         return prove(folder)
     except Missing as missing:
@@ -198,7 +198,7 @@ def _weights(model: Model, weights: Any, init: int | None, module_needed: bool, 
     """The PyTorch module (None when not needed) and a function from a parameter's path to its array."""
     file = weights if isinstance(weights, str | Path) else None
     if file is not None and not module_needed:
-        from .weights import open_weights
+        from ..checkpoints.weights import open_weights
         loader = model.loader(stack.enter_context(open_weights(file)))
         return None, lambda path: loader(path, whole=False)
     module = model.module(seed=init, weights=file) if weights is None or file is not None else given_module(model, weights)
@@ -252,7 +252,7 @@ def read_tensor(tensor: Any) -> Any:
 def _twin(made: Made, graph: Graph, module: Any, full: bool) -> dict[str, Any]:
     """Certify another graph, in another dtype or with random weights, in a folder of its own."""
     if module is None:
-        from .backends.torch import build
+        from ..backends.torch import build
         module = build(graph, seed=0)
     with tempfile.TemporaryDirectory() as scratch:
         made.files(Path(scratch), _reader(module))

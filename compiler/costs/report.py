@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 
-from .cost_table import Costs, Parts, folded, largest
-from .printing import columns
+from ..printing import columns
 from .quantity import positions, short
+from .table import Costs, Parts, folded, largest
 
 WIDTH, SHOWN = 100, 30
 

@@ -17,18 +17,18 @@ from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
-from . import checkpoint_parts
-from .ir.dimension import Dim
-from .ir.evaluate import evaluate
-from .ir.graph import Graph
-from .ir.parameters import state_shapes
-from .lang.diagnostic import Sink, diagnostic, fault, suggest
-from .lang.expression import parse_expression
-from .lang.source import Span
-from .lang.tree import Mapping as TreeMapping
-from .lang.tree import Scalar, Sequence
-from .ops.base import OpFault
-from .ops.patterns import parse_pattern, regroup
+from ..ir.dimension import Dim
+from ..ir.evaluate import evaluate
+from ..ir.graph import Graph
+from ..ir.parameters import state_shapes
+from ..lang.diagnostic import Sink, diagnostic, fault, suggest
+from ..lang.expression import parse_expression
+from ..lang.source import Span
+from ..lang.tree import Mapping as TreeMapping
+from ..lang.tree import Scalar, Sequence
+from ..ops.base import OpFault
+from ..ops.patterns import parse_pattern, regroup
+from . import parts as checkpoint_parts
 
 if TYPE_CHECKING:
     import numpy as np

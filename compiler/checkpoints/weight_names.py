@@ -9,7 +9,7 @@ from itertools import groupby, permutations
 from math import prod
 from typing import Protocol
 
-from .lang.diagnostic import Diagnostics, diagnostic, nearest
+from ..lang.diagnostic import Diagnostics, diagnostic, nearest
 
 Shape = tuple[int, ...]
 _LINES = 6

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .lang.diagnostic import Diagnostics, diagnostic, suggest
+from ..lang.diagnostic import Diagnostics, diagnostic, suggest
 
 READABLE = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",
             "uint64", "uint32", "uint16", "uint8", "bool")

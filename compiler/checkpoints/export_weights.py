@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .checkpoint import Foreign, Source, sources
-from .files import replacing
-from .ir.parameters import state_shapes
-from .lang.diagnostic import Diagnostics, Sink, diagnostic
-from .printing import progress
-from .runtime.convert import Unfit, convert
+from ..files import replacing
+from ..ir.parameters import state_shapes
+from ..lang.diagnostic import Diagnostics, Sink, diagnostic
+from ..printing import progress
+from ..runtime.convert import Unfit, convert
+from .rules import Foreign, Source, sources
 from .weight_file import Deferred, numbers
 
 if TYPE_CHECKING:
-    from .model import Model
+    from ..model import Model
 
 # https://github.com/huggingface/safetensors, "Format"
 NAMES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -81,7 +81,7 @@ def _reader(model: Model, given: Any, stack: ExitStack) -> tuple[Read, dict[str,
         file = stack.enter_context(open_weights(given))
         loader = model.loader(file)
         return lambda path: loader(path, whole=False), {path: file.dtype(name) for path, name in loader.names.items()}
-    from .export import given_module, read_tensor
+    from ..artifacts.export import given_module, read_tensor
     state = given_module(model, given).state_dict()
     kinds = {path: str(state[path].dtype).removeprefix("torch.") for path in state_shapes(model.graph)}
     return lambda path: read_tensor(state[path]), kinds

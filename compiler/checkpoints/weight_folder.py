@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .lang.diagnostic import Diagnostic, Diagnostics, diagnostic
+from ..lang.diagnostic import Diagnostic, Diagnostics, diagnostic
 from .weight_file import Stored, WeightFile, fail
 
 INDEX = ".index.json"

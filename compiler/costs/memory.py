@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from .cost_workspace import View, view, workspace
-from .ir.graph import ARGUMENT, Branch, Call, Graph, Node, Region, Repeat, Scan, TensorType, Value, join
-from .ir.parameters import is_parameter
+from ..ir.graph import ARGUMENT, Branch, Call, Graph, Node, Region, Repeat, Scan, TensorType, Value, join
+from ..ir.parameters import is_parameter
+from .workspace import View, view, workspace
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 

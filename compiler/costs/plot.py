@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .cost_table import Costs
-from .files import replacing
-from .lang.diagnostic import Diagnostics, diagnostic
+from ..files import replacing
+from ..lang.diagnostic import Diagnostics, diagnostic
 from .quantity import positions, short
+from .table import Costs
 
 BLUE, ORANGE, GREEN, GREY, BLACK = "#0072b2", "#d55e00", "#009e73", "#8c8c8c", "#222222"      # Okabe and Ito 2008: told apart by all
 ENDINGS = (".png", ".svg", ".pdf")

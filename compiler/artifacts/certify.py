@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from . import runtime
-from .ir.graph import Graph, walk
+from .. import runtime
+from ..ir.graph import Graph, walk
+from ..printing import progress
+from ..runtime.compare import compare, measure, share_beyond
+from ..runtime.data import random_inputs
+from ..runtime.manifest import Manifest, read
 from .overflow import first_overflow
-from .printing import progress
-from .runtime.compare import compare, measure, share_beyond
-from .runtime.data import random_inputs
-from .runtime.manifest import Manifest, read
 
 SWEEP = 256
 TOLERANCES = {"float32": (1e-4, 1e-5), "float16": (2e-2, 2e-3)}       # |got - want| <= atol + rtol * max|want|
@@ -111,7 +111,8 @@ def certify(folder: Path, module: Any, arguments: Sequence[str], dtype: str, ful
     status = "failed" if differences else "passed"
     return {"status": status, "against": "PyTorch float32", "on": provider, "cases": len(cases), "rtol": rtol, "atol": atol,
             **found.worst, "largest": str(cases[-1]), **({"differences": differences[:20]} if differences else {}),
-            **({"flipped": found.flipped} if found.flipped else {}), **({"overflow": overflow[0]} if overflow and not differences else {}), **({"nan": [*found.nan.values()]} if found.nan else {})}
+            **({"flipped": found.flipped} if found.flipped else {}),
+            **({"overflow": overflow[0]} if overflow and not differences else {}), **({"nan": [*found.nan.values()]} if found.nan else {})}
 
 
 def _traced(artifact: runtime.Artifact, arrays: Mapping[str, np.ndarray]) -> list[str]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .lang.diagnostic import Diagnostic, Diagnostics, diagnostic
-from .runtime.manifest import FULL, STEP
+from ..lang.diagnostic import Diagnostic, Diagnostics, diagnostic
+from ..runtime.manifest import FULL, STEP
 
 PACKAGES = ("genai", "triton")                  # targets that are folders for a server, over a file for ONNX Runtime
 BITS = {"int4": 4, "int8": 8}

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from ..ir.graph import Graph
+from ..printing import progress
+from ..runtime.data import random_inputs
+from ..runtime.decoder import Decoder, decoder
+from ..runtime.errors import ArtifactError
+from ..runtime.manifest import Input, Manifest, Output, read
 from .certify import TOLERANCES, Case, Findings, reference
-from .ir.graph import Graph
-from .printing import progress
-from .runtime.data import random_inputs
-from .runtime.decoder import Decoder, decoder
-from .runtime.errors import ArtifactError
-from .runtime.manifest import Input, Manifest, Output, read
 
 CAPACITY = "C"                     # the axis of outputs over every position so far
 WAYS = ("one chunk", "one by one", "ragged chunks")

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from .backends.onnx import emit
-from .backends.onnx.builder import typed
-from .backends.onnx.emit import Emitted
-from .lang.diagnostic import Diagnostics, diagnostic, suggest
-from .runtime.manifest import State, Stream
-from .stages.stream.form import State as FormState
-from .stages.stream.form import StepForm
+from ..backends.onnx import emit
+from ..backends.onnx.builder import typed
+from ..backends.onnx.emit import Emitted
+from ..lang.diagnostic import Diagnostics, diagnostic, suggest
+from ..runtime.manifest import State, Stream
+from ..stages.stream.form import State as FormState
+from ..stages.stream.form import StepForm
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "bool": 1}
 

@@ -6,19 +6,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .ir.evaluate import evaluate
-from .ir.graph import Graph
-from .lang.diagnostic import Diagnostic, Sink, diagnostic, fault, suggest
-from .lang.expression import parse_expression
-from .lang.source import Span
-from .lang.tree import Mapping as TreeMapping
-from .lang.tree import Scalar, Tree
+from ..ir.evaluate import evaluate
+from ..ir.graph import Graph
+from ..lang.diagnostic import Diagnostic, Sink, diagnostic, fault, suggest
+from ..lang.expression import parse_expression
+from ..lang.source import Span
+from ..lang.tree import Mapping as TreeMapping
+from ..lang.tree import Scalar, Tree
+from ..stages.hoist import hoist
+from ..stages.simplify import simplify
 from .quantity import amount, size
-from .stages.hoist import hoist
-from .stages.simplify import simplify
 
 if TYPE_CHECKING:
-    from .cost_table import Costs, CostTable
+    from .table import Costs, CostTable
 
 LISTED = 3
 PLACE = ("limit", "at")
@@ -42,7 +42,7 @@ def over(graph: Graph, budget: TreeMapping | None, sink: Sink) -> list[Diagnosti
     """What the model exceeds of its spec's `budget:`, with the largest contributors. Bad budgets go to `sink`."""
     if not budget:
         return []
-    from .cost_table import CostTable  # it knows how to decode, which only a budget pays for
+    from .table import CostTable  # it knows how to decode, which only a budget pays for
     table, found = CostTable(simplify(hoist(graph))), []
     for entry in budget:
         with sink.catch():
@@ -52,8 +52,8 @@ def over(graph: Graph, budget: TreeMapping | None, sink: Sink) -> list[Diagnosti
 
 def exceeded(table: CostTable, limit: Limit) -> list[Diagnostic]:
     """One diagnostic where the model is over a limit. Raises Fault for a metric, size or dtype that the model does not have."""
-    from .cost_memory import BYTES
-    from .cost_table import DTYPE
+    from .memory import BYTES
+    from .table import DTYPE
     if limit.dtype is not None and limit.dtype not in BYTES:
         raise fault("bad-attribute", f"`{limit.dtype}` is no dtype of a model", limit.spans.get("dtype"),
                     help=suggest(limit.dtype, BYTES, "dtypes"))
@@ -68,7 +68,7 @@ def exceeded(table: CostTable, limit: Limit) -> list[Diagnostic]:
 
 def exceeds(costs: Costs, limit: Limit) -> list[Diagnostic]:
     """The same where the sizes are chosen."""
-    from .cost_table import FIXED, METRICS, largest
+    from .table import FIXED, METRICS, largest
     if limit.name not in METRICS:
         raise fault("unknown-key", f"`budget` has no key `{limit.name}`", limit.spans.get("name"),
                     help=suggest(limit.name, METRICS, "keys"))

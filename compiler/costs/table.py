@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from ..ir.dimension import Dim
+from ..ir.graph import Graph
+from ..ir.parameters import count, parameter_table
+from ..ir.twin import Times, twin
+from ..lang.diagnostic import Diagnostics
+from ..stages.stream import StepForm, step_form
 from .cost import active, flop_parts, formula, sizes_of
-from .cost_memory import BYTES, Peak, peak_activation
-from .ir.dimension import Dim
-from .ir.graph import Graph
-from .ir.parameters import count, parameter_table
-from .ir.twin import Times, twin
-from .lang.diagnostic import Diagnostics
-from .stages.stream import StepForm, step_form
+from .memory import BYTES, Peak, peak_activation
 from .streaming import cache, decode_sizes, row_axis
 
 Parts = tuple[tuple[str, int], ...]

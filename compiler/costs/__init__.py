@@ -1,0 +1,1 @@
+"""What models cost: parameters, FLOPs, memory, state; tables, pictures and budgets of them."""
