@@ -67,7 +67,7 @@ def test_files_run_without_nnspec(tmp_path):
 
 @pytest.mark.parametrize("name", zoo.SPECS)
 def test_files_are_tidy(name):
-    """Lines of at most 100 columns; every function and import is used; no local is named only to be returned."""
+    """Lines of at most 100 columns; every function, import and local is used; no local is named only to be returned."""
     text = zoo.model(name).source()
     assert max(map(len, text.splitlines())) <= 100
     tree = ast.parse(text)
@@ -76,6 +76,8 @@ def test_files_are_tidy(name):
     made += [a.asname or a.name for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom) for a in n.names]
     assert set(made) <= loaded
     for f in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "forward"):
+        stored = {t.id for n in ast.walk(f) if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
+        assert stored <= {n.id for n in ast.walk(f) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}, f"{f.name} line {f.lineno}"
         *_, before, last = [None, *f.body]
         if isinstance(before, ast.Assign) and isinstance(last.value, ast.Name):
             assert [t.id for t in before.targets if isinstance(t, ast.Name)] != [last.value.id], f"{f.name} line {last.lineno}"
