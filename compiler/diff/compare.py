@@ -54,7 +54,8 @@ def compare(base: Compiled, head: Compiled, labels: tuple[str, str], sizes: Mapp
     total = compare_graphs(base.graph, head.graph, _names(head, steps))
     mapping, said = _aside(base, head, total, edits)
     edits += mapping
-    if not edits and sides[0].structure != sides[1].structure:
+    told_apart = {f.rule for f in total.findings}
+    if not edits and sides[0].structure != sides[1].structure and told_apart != {"node.respelled"}:
         edits.append(_unknown(labels))
     verdict = _verdict(sides, edits, total, interface, _cache(before, after))
     metrics = tuple(Metric(n, "bytes" if n in ("weights", "cache") else "numbers" if n in ("parameters", "active") else "FLOPs",
@@ -230,8 +231,9 @@ def _by_name(found: Facts) -> dict[str, str]:
 
 def _verdict(sides: tuple[Side, Side], edits: list[Edit], total: Found, interface: list[Contract], cache: list[Contract]) -> Verdict:
     effects = {RULES[f.rule].effect for e in edits for f in e.consequences}
-    if sides[0].identity == sides[1].identity:
-        function = "identical"
+    if sides[0].identity == sides[1].identity or not edits:
+        named = sides[0].structure == sides[1].structure and sides[0].identity != sides[1].identity
+        function = "equal-up-to-names" if named else "identical"
     elif sides[0].structure == sides[1].structure:
         function = "equal-up-to-names"
     else:

@@ -9,6 +9,7 @@ from ..ir.dimension import Dim
 from ..ir.graph import Branch, Control, Node, Region, Value, bodies
 
 NORMS = ("layer_norm", "rms_norm", "group_norm", "l2_norm")
+COMMUTATIVE = ("add", "multiply", "and", "or", "equal", "maximum", "minimum")
 GATED = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "sigmoid": "glu", "relu": "reglu"}
 FREQUENCIES = {"rope_frequencies": "rope", "yarn_frequencies": "yarn", "llama3_frequencies": "llama3 rope",
                "dynamic_frequencies": "dynamic rope", "longrope_frequencies": "longrope"}

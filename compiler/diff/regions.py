@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -207,7 +208,7 @@ class _Comparison:
             if port in owned:
                 self.parameter(a, b, port, before, after, old, new, at, found)
             elif isinstance(before, tuple) or isinstance(after, tuple):
-                self.listed(a, b, _tuple(before), _tuple(after), found, at, new.name)
+                self.listed(a, b, _tuple(before), _tuple(after), found, at, new)
             elif not isinstance(new.op, Control) or (before is not None and after is not None):
                 self.wired(a, b, before, after, found, at, new.name, port)
 
@@ -228,8 +229,14 @@ class _Comparison:
                       f"reads {_said(b, y)} instead of {_said(a, x)}" if x and y
                       else f"`{port}` is {'no longer ' if y is None else ''}given")
 
-    def listed(self, a: Region, b: Region, before: tuple[Value, ...], after: tuple[Value, ...], found: Matched, at: At, name: str) -> None:
+    def listed(self, a: Region, b: Region, before: tuple[Value, ...], after: tuple[Value, ...], found: Matched, at: At, node: Node) -> None:
+        name = node.name
         if len(before) == len(after):
+            moved = [found.value(source(a, v)) for v in before]
+            if name_of(node) in concepts.COMMUTATIVE and None not in moved and Counter(moved) == Counter(source(b, v) for v in after):
+                if moved != [source(b, v) for v in after]:
+                    self.tell("node.respelled", below(at.head, name), [a.label(v) for v in before], [b.label(v) for v in after])
+                return
             for x, y in zip(before, after, strict=True):
                 self.wired(a, b, x, y, found, at, name)
             return

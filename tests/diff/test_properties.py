@@ -190,3 +190,51 @@ def test_an_alignment_covers_both_stacks_once(a, b):
     assert all(a[i] == b[j] for i, j in found.moved)
     assert len(found.removed) - len(found.added) == len(a) - len(b)
     assert align(a, a).pairs == tuple((k, k) for k in range(len(a)))
+
+
+SMALL = """
+nnspec: 1
+name: small
+sizes: {w: 8, n: 4}
+inputs: {x: "float[B, S, w]", keep: "optional bool[B, S]"}
+blocks:
+  layer:
+    settings: {width: int, act: one of relu | gelu = relu}
+    inputs: {in: "float[B, S, W]"}
+    graph:
+      one: {op: linear, in: in, width: width}
+      go: {op: activate, in: one, function: act}
+      two: {op: linear, in: go, width: W}
+      out: {op: add, in: [in, two]}
+graph:
+  stack: {repeat: n, block: layer, in: x, width: 3 * w}
+  y: {op: linear, in: stack, width: 5}
+outputs: {y: y}
+"""
+
+
+@pytest.mark.parametrize("change, rules, function, level", [
+    ("[in, two] -> [two, in]", [], "identical", None),
+    ("width: int, -> width: int = 3 * 8, ", [], "identical", None),
+    ("layer -> mine", ["block.renamed"], "equal-up-to-names", "info"),
+    ("go -> went", ["node.renamed"], "equal-up-to-names", "info"),
+    ("outputs: {y: y} -> outputs: {y: y, z: stack}", ["interface.output-added"], "identical", "info"),
+    (', keep: "optional bool[B, S]" -> ', ["interface.optional-input-removed"], "identical", "breaking"),
+    ("[B, S, w] -> [B, S <= 9, w]", ["interface.input-bound-changed"], "identical", "breaking"),
+    ("width: 5} -> width: 5, trainable: false}", ["training.trainable-changed"], "training-only", "info"),
+    ("width: 5} -> width: 5, init: zeros}", ["training.init-changed"], "training-only", "info"),
+    ("[in, two] -> [one, two]", ["node.rewired"], "changed", "breaking"),
+    ("repeat: n, -> repeat: n, share: i % 2,", ["weights.shared"], "changed", "breaking"),
+    ("in: stack, width -> in: x, width", ["node.rewired"], "changed", "breaking"),
+])
+def test_small_edits(change, rules, function, level):
+    old, new = change.split(" -> ")
+    head = SMALL.replace(old, new)
+    if change.startswith("[in, two] -> [one"):
+        head = head.replace("width: 3 * w", "width: w")
+        base = SMALL.replace("width: 3 * w", "width: w")
+    else:
+        base = SMALL
+    r = report(base, head)
+    assert [e.rule for e in r.edits] == rules and r.level == level
+    assert r.verdict.function == function
