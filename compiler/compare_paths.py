@@ -15,7 +15,8 @@ from .ir.builder import RegionBuilder
 from .ir.dimension import Dim
 from .ir.graph import ARGUMENT, Branch, Call, Control, Graph, Node, Origin, Region, Repeat, Scan, TensorType, Value, fresh, join, mapped
 from .ir.parameters import is_parameter
-from .ops.registry import OPS
+from .ops.layout import Take
+from .ops.values import Full
 
 Step = tuple[int, int]                           # a node that holds regions, and which copy
 Want = tuple[tuple[Step, ...], Value]
@@ -145,7 +146,7 @@ def _deeper(node: Node, wants: Sequence[Want]) -> tuple[Any, list[str]]:
     for k, body in enumerate(op.bodies):
         mine = list(dict.fromkeys((steps[1:], value) for steps, value in wants if op.schedule[steps[0][1]] == k))
         grown, names = _grow(body, mine, stacked)
-        own, spelled = {n for n, _ in body.outputs}, {}
+        own, spelled = {n for n, _ in body.outputs}, dict[str, str]()
         for want, name in zip(mine, names, strict=True):
             inner[k, want] = spelled[name] = spelled.get(name) or (name if name in own else fresh("shown", taken))
             taken.add(inner[k, want])
@@ -161,7 +162,7 @@ def _deeper(node: Node, wants: Sequence[Want]) -> tuple[Any, list[str]]:
 
 def _filled(region: Region, name: str, kind: TensorType) -> Region:
     """A body that has no such value gives zeros in its place, since copies are stacked."""
-    full = OPS["full"](value=False if kind.dtype == "bool" else 0, shape=kind.shape, dtype=kind.dtype)
+    full = Full(value=False if kind.dtype == "bool" else 0, shape=kind.shape, dtype=kind.dtype)
     node = Node(len(region.nodes), fresh(name, {n.name for n in region.nodes}), full, {}, ("out",), (kind,), region.origin)
     return replace(region, nodes=(*region.nodes, node), outputs=(*region.outputs, (name, Value(node.id))))
 
@@ -190,6 +191,6 @@ def _taken(builder: RegionBuilder, node: Node, name: str, copy: int) -> Value:
     stacked = node.output(f"all.{name}")
     kind = builder.type(stacked)
     taken = {n.name for n in builder.nodes}
-    take = builder.add(fresh(f"shown_{copy}", taken), OPS["take"](axis=0, at=copy), {"in": stacked}, ("out",),
+    take = builder.add(fresh(f"shown_{copy}", taken), Take(axis=0, at=copy), {"in": stacked}, ("out",),
                        (replace(kind, shape=kind.shape[1:]),), node.origin)
     return Value(take.id)

@@ -179,15 +179,16 @@ class Model:
         plan.check(device, no_weights, prove)
         return export(self, Path(folder), weights, init, plan, certify, require_fused, prove, no_weights)
 
-    def export_weights(self, given: str | Path | torch.nn.Module, path: str | Path, dtype: str | None = None, prefix: str = "") -> Written:
+    def export_weights(self, given: str | Path | torch.nn.Module, path: str | Path, dtype: str | None = None, prefix: str | None = None,
+                       like: str | Path | None = None) -> Written:
         """Write parameters as safetensors under the foreign names of the spec's `checkpoint:`, its rules backwards.
 
-        `given` is a weight file, or a module of this model. A dtype that is not given is kept. Of several names of one tensor the first is
-        written, each behind `prefix`. Raises Diagnostics (`cannot-write`, `bad-weights`, `checkpoint-mismatch`); a failure leaves `path`
+        `given` is a weight file, or a module of this model. A dtype that is not given is kept. Names are those of the foreign file `like`,
+        or of `given` where that is one; else those of the rules, the first of several, each behind `prefix`. Raises Diagnostics (`cannot-write`, `bad-weights`, `checkpoint-mismatch`); a failure leaves `path`
         as it was.
         """
         from .checkpoints.export_weights import export_weights
-        return export_weights(self, given, Path(path), dtype, prefix)
+        return export_weights(self, given, Path(path), dtype, prefix, like)
 
     def compare(self, reference: str | Path | Mapping[str, Any], weights: str | Path | torch.nn.Module,
                 tolerance: float = 1e-4) -> Comparison:

@@ -108,7 +108,7 @@ def test_any_pattern_there_and_back(tmp_path, data):
     want = tensors["packed"].reshape([size[n] for n in axes]).permute([axes.index(n) for n in "shdi"]).reshape(2, h * d, i)
     assert made["one.weight"].equal(want[0]) and made["two.weight"].equal(want[1])
     model.export_weights(tmp_path / "w.safetensors", tmp_path / "back.safetensors")
-    same(tmp_path / "back.safetensors", {"packed": tensors["packed"], "first": tensors["second"]})
+    same(tmp_path / "back.safetensors", tensors)
 
 
 TIED = """
@@ -206,3 +206,40 @@ def test_torch_is_not_imported_for_files(tmp_path):
             "assert not {'torch', 'onnx', 'onnxruntime', 'safetensors'} & set(sys.modules)")
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+PREFIXED = """
+nnspec: 1
+name: prefixed
+inputs: {x: "float[B, 5]"}
+graph:
+  one: {op: linear, in: x, width: 7, bias: false}
+  head: {op: linear, in: one, width: 3, bias: false}
+outputs: {head: head}
+checkpoint:
+  prefix: model.
+  tensors: {one.weight: {from: w, as: "i o -> o i"}, head.weight: [w_head, lm_head]}
+"""
+
+
+def test_the_names_of_a_foreign_file_stay(tmp_path, capsys):
+    """Some behind a prefix and some not, and the second of two names; those of a module are given by a file."""
+    (tmp_path / "spec.yaml").write_text(PREFIXED.lstrip())
+    model = nnspec.load(tmp_path / "spec.yaml")
+    tensors = {"model.w": torch.randn(5, 7), "lm_head": torch.randn(3, 7)}
+    save_file(tensors, tmp_path / "theirs.safetensors")
+    model.export_weights(tmp_path / "theirs.safetensors", tmp_path / "again.safetensors")
+    same(tmp_path / "again.safetensors", tensors)
+    made = model.module(weights=tmp_path / "theirs.safetensors")
+    model.export_weights(made, tmp_path / "plain.safetensors")
+    same(tmp_path / "plain.safetensors", {"w": tensors["model.w"], "w_head": tensors["lm_head"]})
+    save_file(made.state_dict(), tmp_path / "ours.safetensors")
+    command = ["export-weights", str(tmp_path / "spec.yaml"), "--weights", str(tmp_path / "ours.safetensors"),
+               "--like", str(tmp_path / "theirs.safetensors"), "-o", str(tmp_path / "like.safetensors")]
+    with pytest.raises(SystemExit) as done:
+        main(command)
+    assert not done.value.code
+    same(tmp_path / "like.safetensors", tensors)
+    with pytest.raises(SystemExit) as done:
+        main([*command, "--prefix", "model."])
+    assert done.value.code == 2 and "not both" in capsys.readouterr().err

@@ -55,16 +55,24 @@ class Written:
     bytes: int
 
 
-def export_weights(model: Model, given: Any, path: Path, dtype: str | None, prefix: str) -> Written:
+def export_weights(model: Model, given: Any, path: Path, dtype: str | None, prefix: str | None, like: str | Path | None) -> Written:
     """See `Model.export_weights`."""
     if path.suffix != ".safetensors":
         raise Diagnostics([diagnostic("cannot-write", f"weights are written as safetensors, and `{path}` has another ending",
                                       help="give a name that ends in .safetensors")])
     if dtype is not None and dtype not in WIDTHS:
         raise Diagnostics([diagnostic("bad-command", f"there is no dtype `{dtype}` for weights", help=f"one of {', '.join(WIDTHS)}")])
+    if prefix is not None and like is not None:
+        raise Diagnostics([diagnostic("bad-command", "names start with a prefix, or are those of another file, not both",
+                                      help="leave out `prefix` or `like`")])
     with ExitStack() as stack:
-        read, dtypes = _reader(model, given, stack)
-        targets = _targets(model, dtypes if dtype is None else dict.fromkeys(dtypes, dtype), prefix)
+        read, dtypes, names = _reader(model, given, stack)
+        if prefix is not None:
+            names = {}
+        if like is not None:
+            from .weights import open_weights
+            names = model.loader(stack.enter_context(open_weights(like))).names
+        targets = _targets(model, dtypes if dtype is None else dict.fromkeys(dtypes, dtype), prefix or "", names)
         header, size = _header(targets)
         with replacing(path) as file:
             file.write(header)
@@ -74,20 +82,21 @@ def export_weights(model: Model, given: Any, path: Path, dtype: str | None, pref
     return Written(path, len(targets), len(header) + size)
 
 
-def _reader(model: Model, given: Any, stack: ExitStack) -> tuple[Read, dict[str, str]]:
-    """A function from a path of ours to its array, bfloat16 as float32, and the dtypes by path."""
+def _reader(model: Model, given: Any, stack: ExitStack) -> tuple[Read, dict[str, str], Mapping[str, str]]:
+    """A function from a path of ours to its array, bfloat16 as float32, the dtypes by path, and the names in a foreign file."""
     if isinstance(given, str | os.PathLike):
         from .weights import open_weights
         file = stack.enter_context(open_weights(given))
         loader = model.loader(file)
-        return lambda path: loader(path, whole=False), {path: file.dtype(name) for path, name in loader.names.items()}
+        dtypes = {path: file.dtype(name) for path, name in loader.names.items()}
+        return lambda path: loader(path, whole=False), dtypes, loader.names if loader.foreign else {}
     from ..artifacts.export import given_module, read_tensor
     state = given_module(model, given).state_dict()
     kinds = {path: str(state[path].dtype).removeprefix("torch.") for path in state_shapes(model.graph)}
-    return lambda path: read_tensor(state[path]), kinds
+    return lambda path: read_tensor(state[path]), kinds, {}
 
 
-def _targets(model: Model, dtypes: Mapping[str, str], prefix: str) -> list[Target]:
+def _targets(model: Model, dtypes: Mapping[str, str], prefix: str, names: Mapping[str, str]) -> list[Target]:
     """The tensors to write, those of the widest dtype first so that each lies at a multiple of its width."""
     foreign: Foreign = model.foreign
     sink = Sink()
@@ -96,13 +105,13 @@ def _targets(model: Model, dtypes: Mapping[str, str], prefix: str) -> list[Targe
     groups: dict[str, dict[tuple[int, int], list[tuple[str, Source]]]] = {}
     for path, source in made.items():
         rule = (id(source.rule), source.part)
-        groups.setdefault(source.names[0], {}).setdefault(rule, []).append((path, source))
-    targets = [_target(name, parts, dtypes, prefix, sink) for name, parts in groups.items()]
+        groups.setdefault(names.get(path, prefix + source.names[0]), {}).setdefault(rule, []).append((path, source))
+    targets = [_target(name, parts, dtypes, sink) for name, parts in groups.items()]
     sink.check()
     return sorted((t for t in targets if t), key=lambda t: -WIDTHS[t.dtype])
 
 
-def _target(name: str, parts: Mapping[tuple[int, int], list[tuple[str, Source]]], dtypes: Mapping[str, str], prefix: str,
+def _target(name: str, parts: Mapping[tuple[int, int], list[tuple[str, Source]]], dtypes: Mapping[str, str],
             sink: Sink) -> Target | None:
     """Parameters of one rule make the tensor; those of other rules, which read the same one, must give it again."""
     ways: list[tuple[tuple[str, ...], Source]] = []
@@ -117,7 +126,7 @@ def _target(name: str, parts: Mapping[tuple[int, int], list[tuple[str, Source]]]
     paths, source = ways[0]
     kinds = {dtypes[p] for p in paths}
     dtype = kinds.pop() if len(kinds) == 1 else "float64" if "float64" in kinds else "float32"
-    return Target(prefix + name, source, paths, dtype, tuple(other for other, _ in ways[1:]))
+    return Target(name, source, paths, dtype, tuple(other for other, _ in ways[1:]))
 
 
 def _header(targets: Sequence[Target]) -> tuple[bytes, int]:

@@ -36,6 +36,11 @@ class Loader:
             self.last = (name, self.file.read(name))
         return np.ascontiguousarray(source.apply(self.last[1], self.shapes[path]))
 
+    @property
+    def foreign(self) -> bool:
+        """Whether the file has names of others."""
+        return any(path != name for path, name in self.names.items())
+
     def paths(self) -> list[str]:
         """Ours, those of one packed tensor together."""
         return sorted(self.names, key=lambda path: self.names[path])

@@ -66,8 +66,8 @@ def cut(text: str, shapes: Sequence[Shape], sizes: Mapping[str, int]) -> Cut:
         raise OpFault("bad-attribute", f"the parts differ in more than the axis of the sum: {', '.join(str(list(s)) for s in splits)}")
     ends = tuple(sum(s[axis] for s in splits[:k]) for k in range(len(splits) + 1))
     split = (*splits[0][:axis], ends[-1], *splits[0][axis + 1:])
-    at, shape = 0, []
+    at, merged = 0, list[int]()
     for count in back.merge:
-        shape.append(prod(split[at:at + count]))
+        merged.append(prod(split[at:at + count]))
         at += count
-    return Cut(tuple(shape), split, orders.pop(), axis, ends)
+    return Cut(tuple(merged), split, orders.pop(), axis, ends)

@@ -306,4 +306,4 @@ def _cut(rule: Rule, part: int, names: tuple[str, ...], paths: tuple[str, ...], 
         given = ", ".join(str(list(shapes[p])) for p in paths)
         headline = f"the pattern `{rule.pattern}` does not give the shapes {given} of `{rule.key.text}`: {wrong.headline}"
         raise fault("bad-checkpoint", headline, rule.key.span, help=wrong.help or ()) from None
-    return Source(names, made.shape, rule, made.split, made.order, part, (made.axis, *made.ends[part:part + 2]))
+    return Source(names, made.shape, rule, made.split, made.order, part, (made.axis, made.ends[part], made.ends[part + 1]))

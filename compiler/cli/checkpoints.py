@@ -28,11 +28,14 @@ def import_(folder: Path, output: Path, family: str | None) -> None:
 @click.option("--weights", required=True, type=click.Path(path_type=Path), help="Weights under our names, or under those of `checkpoint:`.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The .safetensors file to write.")
 @click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), help="Default: that of each tensor.")
-@click.option("--prefix", default="", metavar="TEXT", help="What the foreign names start with, such as `model.`.")
-def export_weights(spec: str, sets: tuple[str, ...], weights: Path, output: Path, dtype: str | None, prefix: str) -> None:
+@click.option("--prefix", metavar="TEXT", help="What every foreign name starts with, such as `bert.`.")
+@click.option("--like", type=click.Path(path_type=Path),
+              help="Name the tensors as this file of others does; default: as --weights, where that is one.")
+def export_weights(spec: str, sets: tuple[str, ...], weights: Path, output: Path, dtype: str | None, prefix: str | None,
+                   like: Path | None) -> None:
     """Write weights under the foreign names of the spec's `checkpoint:`, for other programs."""
     from ..printing import size
-    written = compiled(spec, sets).export_weights(weights, output, dtype, prefix)
+    written = compiled(spec, sets).export_weights(weights, output, dtype, prefix, like)
     print(f"wrote {written.path}: {written.tensors:,} tensors, {size(written.bytes)}")
 
 

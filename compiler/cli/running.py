@@ -62,8 +62,8 @@ def run_generation(folder: Path, inputs: Path | None, device: str, options: dict
     rows = [_ids(text) for text in asked["ids"]]
     if words is not None and asked["text"]:
         live = len(asked["text"]) == 1 and asked["beams"] in (None, 1) and sys.stdout.isatty()
-        told = {"callback": lambda parts: print(parts[0], end="", flush=True)} if live else {}
-        texts, made = generate_text(opened, words, list(asked["text"]), given, **told, **settings)
+        told = (lambda parts: print(parts[0], end="", flush=True)) if live else None
+        texts, made = generate_text(opened, words, list(asked["text"]), given, callback=told, **settings)
         print("" if live else "\n".join(texts))
         rows = [words.encode(text).ids for text in asked["text"]]
     else:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from ..lang.diagnostic import Diagnostic, Label, Sink, diagnostic, nearest, suggest
 from ..lang.spec import TARGETS
 from ..lang.structure import CONTROL_OF, SCALARS, definitions
 from ..lang.tree import Entry, Mapping, Scalar, Sequence, Tree, kind
 
+T = TypeVar("T", bound=Tree)
 _FORMS = {"object": "a mapping", "array": "a list", "string": "one value"}
 
 
-def check(tree: Tree, sink: Sink, file: Literal["model", "library"] = "model") -> Tree:
+def check(tree: T, sink: Sink, file: Literal["model", "library"] = "model") -> T:
     """The tree itself; all violations of a model file, or of a file of blocks, go to `sink`, one for each place."""
     validators = _validators()
     seen: set[tuple[int, int]] = set()

@@ -29,7 +29,7 @@ from nnspec.library import BLOCKS
 from nnspec.stages.check import check
 from nnspec.stages.compose import compose
 from nnspec.stages.parse import load
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers.core_model_loading import revert_weight_conversion
 
 RELATIVE = 1e-4                          # of the largest number of the reference's output
@@ -192,6 +192,7 @@ class Family:
         model = nnspec.load(saved, family=self.family)
         self.check_text(saved, folder, model)
         module = model.module(weights=saved)
+        self.check_back(saved, folder, model)
         if onnx:
             model.export(folder / "onnx", weights=saved, certify="none")
             artifact = nnspec.runtime.open(folder / "onnx")
@@ -211,6 +212,13 @@ class Family:
         assert identity_hash(again.graph) == identity_hash(model.graph)
         assert "config:" not in written.read_text() and again.name == "saved" == model.name
         assert not again.warnings, again.warnings
+
+    def check_back(self, saved: Path, folder: Path, model: nnspec.Model) -> None:
+        """The weights go back under the names that they came from, bit for bit."""
+        model.export_weights(saved, folder / "back.safetensors")
+        given, back = load_file(saved / "model.safetensors"), load_file(folder / "back.safetensors")
+        assert back.keys() == given.keys()
+        assert all(back[n].dtype == given[n].dtype and back[n].equal(given[n]) for n in given)
 
     def perturb(self, folder: Path, values: Mapping[str, tuple] | None = None, skip: tuple[str, ...] = (),
                 only: tuple[str, ...] = ()) -> dict[str, set[str]]:
