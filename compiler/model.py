@@ -184,8 +184,8 @@ class Model:
         """Write parameters as safetensors under the foreign names of the spec's `checkpoint:`, its rules backwards.
 
         `given` is a weight file, or a module of this model. A dtype that is not given is kept. Names are those of the foreign file `like`,
-        or of `given` where that is one; else those of the rules, the first of several, each behind `prefix`. Raises Diagnostics (`cannot-write`, `bad-weights`, `checkpoint-mismatch`); a failure leaves `path`
-        as it was.
+        or of `given` where that is one; else those of the rules, the first of several, each behind `prefix`. Raises Diagnostics
+        (`cannot-write`, `bad-weights`, `checkpoint-mismatch`); a failure leaves `path` as it was.
         """
         from .checkpoints.export_weights import export_weights
         return export_weights(self, given, Path(path), dtype, prefix, like)
