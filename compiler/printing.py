@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +20,23 @@ def progress(items: Sequence[T], what: str) -> Iterator[T]:
     from rich.console import Console
     from rich.progress import track
     yield from track(items, description=what, console=Console(stderr=True), transient=True)
+
+
+@contextmanager
+def counted(call: Callable[[str], T], total: int, what: str) -> Iterator[tuple[Callable[[str], T], Callable[[], None]]]:
+    """The call, which moves a progress bar up to `total` where standard error is a terminal, and one that ends the bar before."""
+    if not sys.stderr.isatty():
+        yield call, lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+
+        def one(path: str) -> T:
+            bar.advance(task)
+            return call(path)
+        yield one, bar.stop
 
 
 def columns(rows: Iterable[Sequence[str]], right: frozenset[int] = frozenset()) -> list[str]:

@@ -135,10 +135,12 @@ def test_progress_is_shown_on_terminals_only(tmp_path, capfd):
     made.module(weights=tmp_path / "w.safetensors")
     made.export_weights(tmp_path / "w.safetensors", tmp_path / "o.safetensors")
     assert capfd.readouterr() == ("", "")
-    leader, follower = os.openpty()
-    code = ("import sys, nnspec; m = nnspec.load(sys.argv[1] + '/spec.yaml')\n"
-            "w = sys.argv[1] + '/w.safetensors'; m.export_weights(w, sys.argv[1] + '/o.safetensors'); m.module(weights=w)")
-    done = subprocess.run([sys.executable, "-c", code, tmp_path], stderr=follower, check=False)
-    os.close(follower)
-    shown = os.read(leader, 1 << 16).decode()
-    assert done.returncode == 0 and "writing" in shown and "loading" in shown
+    for do, words in (("m.export_weights(w, at + '/o.safetensors')", ["writing"]), ("m.module(weights=w)", ["loading"]),
+                      ("m.export(at + '/out', weights=w, certify='none')", ["writing"]),
+                      ("m.export(at + '/out', weights=w)", ["loading", "writing", "certifying"])):
+        leader, follower = os.openpty()
+        code = f"import sys, nnspec; at = sys.argv[1]; m = nnspec.load(at + '/spec.yaml'); w = at + '/w.safetensors'; {do}"
+        done = subprocess.run([sys.executable, "-c", code, tmp_path], stderr=follower, check=False)
+        os.close(follower)
+        shown = os.read(leader, 1 << 16).decode()
+        assert done.returncode == 0 and all(word in shown for word in words), (do, shown)

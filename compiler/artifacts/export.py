@@ -23,6 +23,7 @@ from ..ir.graph import Graph
 from ..ir.parameters import state_shapes
 from ..ir.twin import twin
 from ..lang.diagnostic import CheckFailed, Diagnostics, diagnostic
+from ..printing import counted
 from ..runtime.manifest import GENAI, STEP, Input, Manifest, Stream
 from .certify import certify, chooses
 from .plan import Plan
@@ -113,7 +114,11 @@ class Made:
 
     def files(self, folder: Path, tensors: Any, check: Any = None) -> Manifest:
         """Write the artifact itself."""
-        return write(self.model, folder, tensors, check, self.stream, self.prefix, self.beside, GENAI if self.beside is not None else None)
+        form = GENAI if self.beside is not None else None
+        if tensors is None:
+            return write(self.model, folder, None, check, self.stream, self.prefix, self.beside, form)
+        with counted(tensors, len(self.model.shapes), "writing") as (read, stop):
+            return write(self.model, folder, read, check and (lambda at: stop() or check(at)), self.stream, self.prefix, self.beside, form)
 
     def write(self, folder: Path, tensors: Any, check: Any) -> Manifest:
         """Write the artifact, into Triton's repository where the plan says so."""
