@@ -18,6 +18,7 @@ from ..pipeline import Compiled
 from .costs import Facts, facts
 from .interface import contracts
 from .outline import outline
+from .plan import followed
 from .regions import Found, compare_graphs
 from .replay import Step, renamed_nodes, replay
 from .report import Consequence, Contract, Edit, Metric, Place, Report, Side, Verdict, Where
@@ -101,7 +102,7 @@ def edit(step: Step, before: Facts, after: Facts, tree: TreeMapping | None) -> E
         first = replace(first, before=step.group.rename[0], after=step.group.rename[1])
     tensors = tuple(step.found.tensors)
     way = conversion(first, tensors, step.after)
-    checkpoint = checkpoint_class(found, tensors, way)
+    checkpoint, way = followed(step, checkpoint_class(found, tensors, way), way)
     deltas = {n: new - old for n, new in after.metrics.items() if (old := before.metrics[n]) is not None and new is not None}
     changed = tuple(t for t in tensors if t.status != "kept")
     where = tuple(f.where for f in found if f.rule == first.rule and (f.before, f.after) == (found[0].before, found[0].after))
