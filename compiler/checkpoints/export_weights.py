@@ -41,10 +41,6 @@ class Target:
     dtype: str
     copies: tuple[tuple[str, ...], ...] = ()
 
-    @property
-    def size(self) -> int:
-        return prod(self.source.shape) * WIDTHS[self.dtype]
-
 
 @dataclass(frozen=True)
 class Written:
@@ -73,7 +69,7 @@ def export_weights(model: Model, given: Any, path: Path, dtype: str | None, pref
             from .weights import open_weights
             names = model.loader(stack.enter_context(open_weights(like))).names
         targets = _targets(model, dtypes if dtype is None else dict.fromkeys(dtypes, dtype), prefix or "", names)
-        header, size = _header(targets)
+        header, size = file_header([(t.name, t.dtype, t.source.shape) for t in targets])
         with replacing(path) as file:
             file.write(header)
             for target in progress(targets, "writing"):
@@ -129,12 +125,14 @@ def _target(name: str, parts: Mapping[tuple[int, int], list[tuple[str, Source]]]
     return Target(name, source, paths, dtype, tuple(other for other, _ in ways[1:]))
 
 
-def _header(targets: Sequence[Target]) -> tuple[bytes, int]:
+def file_header(tensors: Sequence[tuple[str, str, tuple[int, ...]]]) -> tuple[bytes, int]:
+    """The header of a safetensors file with tensors of these names, dtypes and shapes, and how many bytes follow it."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
-    for t in targets:
-        header[t.name] = {"dtype": NAMES[t.dtype], "shape": list(t.source.shape), "data_offsets": [at, at + t.size]}
-        at += t.size
+    for name, dtype, shape in tensors:
+        end = at + prod(shape) * WIDTHS[dtype]
+        header[name] = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [at, end]}
+        at = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text, at
@@ -147,12 +145,12 @@ def _bytes(target: Target, read: Read, model: Model) -> Iterator[memoryview]:
     if target.source.start is not None:
         for path in target.paths:
             for piece in numbers(read(path)):
-                yield _converted(piece, target, path)
+                yield converted(piece, target.dtype, path)
         return
     source = target.source
     whole = source.joined(np.asarray(read(p)) for p in target.paths) if source.cut else source.back(_stacked(target.paths, read))
     for piece in numbers(whole):
-        yield _converted(piece, target, target.paths[0])
+        yield converted(piece, target.dtype, target.paths[0])
 
 
 def _stacked(paths: Sequence[str], read: Read) -> np.ndarray:
@@ -178,17 +176,17 @@ def _check_same(target: Target, other: tuple[str, ...], read: Read) -> None:
                                           help="give each parameter a foreign name of its own")])
 
 
-def _converted(piece: np.ndarray, target: Target, path: str) -> memoryview:
+def converted(piece: np.ndarray, dtype: str, path: str) -> memoryview:
     """The bytes of some numbers. Those that were bfloat16 keep their bits."""
-    if target.dtype == "bfloat16" and piece.dtype == np.float32:
+    if dtype == "bfloat16" and piece.dtype == np.float32:
         bits = np.ascontiguousarray(piece).view(np.uint32)
         if not (bits & np.uint32(0xFFFF)).any():
             return (bits >> np.uint32(16)).astype("<u2").view(np.uint8).data
-    if piece.dtype == np.dtype(target.dtype if target.dtype != "bfloat16" else "V2"):
+    if piece.dtype == np.dtype(dtype if dtype != "bfloat16" else "V2"):
         return np.ascontiguousarray(piece).astype(piece.dtype.newbyteorder("<"), copy=False).view(np.uint8).data
     try:
         with np.errstate(over="ignore"):
-            made = piece.astype(np.float64) if target.dtype == "float64" else convert(piece.astype(np.float32), target.dtype)
+            made = piece.astype(np.float64) if dtype == "float64" else convert(piece.astype(np.float32), dtype)
     except Unfit as unfit:
         raise Diagnostics([diagnostic("bad-weights", f"parameter `{path}` {unfit.headline}",
                                       help="write bfloat16 or float32, which reach further")]) from None

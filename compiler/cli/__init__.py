@@ -8,10 +8,10 @@ import click
 
 from ..lang.diagnostic import CheckFailed, Diagnostics, Fault, diagnostic
 from ..runtime.errors import ArtifactError
-from . import artifacts, checkpoints, cost, diff, running, specs
+from . import artifacts, checkpoints, cost, diff, migrate, running, specs
 from .common import FORM, Failed, cli, report, usage
 
-__all__ = ["artifacts", "checkpoints", "cli", "cost", "diff", "main", "running", "specs"]
+__all__ = ["artifacts", "checkpoints", "cli", "cost", "diff", "main", "migrate", "running", "specs"]
 
 
 def main(arguments: list[str] | None = None) -> None:

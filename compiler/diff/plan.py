@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ..checkpoints.weight_names import fold
 from ..ir.graph import Branch, Graph, Region, Repeat, bodies
 from ..ir.parameters import ParameterEntry, expand
 from .concepts import name_of
@@ -159,9 +160,9 @@ class _Planner:
 
     def kind(self, dropped: list[str]) -> tuple[str, list[str]]:
         """What the edit does to the whole, and why where it cannot be followed."""
-        refused = [f"`{p}`: {r.why}" for p, r in self.recipes.items() if r.worst == "refused"]
+        refused = fold((p, r.why) for p, r in self.recipes.items() if r.worst == "refused")
         if refused:
-            return "refused", refused
+            return "refused", [f"`{path}`: {why}" for path, why in refused]
         worst = max((r.worst for r in self.recipes.values()), key=KINDS.index, default="same")
         lossy = bool(dropped) or worst == "approx"
         if not self.walked.differences:

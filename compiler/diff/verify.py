@@ -65,16 +65,18 @@ def verify(base: Graph, head: Graph, keys: KeyMap, edits: tuple[Edit, ...], read
     """
     out = []
     for move, edit in zip(keys.moves, edits, strict=False):
-        if move.step is not None and len(keys.moves) > 1:
-            out.append(edit_checked(move))
-        elif move.step is not None:
-            out.append(edit_checked(move, read))
+        if move.step is not None:
+            out.append(edit_checked(move, read if len(keys.moves) == 1 else None))
         else:
             out.append(Checked(edit.title, OTHER, None, note="the edit cannot be told apart"))
     if len(keys.moves) != 1 and keys.kind not in (SILENT, "refused"):
-        claim = SAME if keys.kind != "approx" else MEASURED
-        out.append(_checked("the whole", claim, base, head, keys.recipes, read))
+        out.append(whole_checked(base, head, keys, read))
     return out
+
+
+def whole_checked(base: Graph, head: Graph, keys: KeyMap, read: Read | None) -> Checked:
+    """All edits together, of which none is silent or refused; with the weights that `read` gives."""
+    return _checked("the whole", SAME if keys.kind != "approx" else MEASURED, base, head, keys.recipes, read)
 
 
 def edit_checked(move: Move, read: Read | None = None) -> Checked:
