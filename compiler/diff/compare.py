@@ -16,6 +16,7 @@ from ..lang.tree import Mapping as TreeMapping
 from ..library import SPECS
 from ..pipeline import Compiled
 from .costs import Facts, facts
+from .function import same_function
 from .interface import contracts
 from .outline import outline
 from .plan import followed
@@ -55,8 +56,7 @@ def compare(base: Compiled, head: Compiled, labels: tuple[str, str], sizes: Mapp
     total = compare_graphs(base.graph, head.graph, _names(head, steps))
     mapping, said = _aside(base, head, total, edits)
     edits += mapping
-    told_apart = {f.rule for f in total.findings}
-    if not edits and sides[0].structure != sides[1].structure and told_apart != {"node.respelled"}:
+    if not any(RULES[f.rule].effect == "function" for e in edits for f in e.consequences) and not same_function(base.graph, head.graph):
         edits.append(_unknown(labels))
     verdict = _verdict(sides, edits, total, interface, _cache(before, after))
     metrics = tuple(Metric(n, "bytes" if n in ("weights", "cache") else "numbers" if n in ("parameters", "active") else "FLOPs",
@@ -102,7 +102,9 @@ def edit(step: Step, before: Facts, after: Facts, tree: TreeMapping | None) -> E
         first = replace(first, before=step.group.rename[0], after=step.group.rename[1])
     tensors = tuple(step.found.tensors)
     way = conversion(first, tensors, step.after)
-    checkpoint, way = followed(step, checkpoint_class(found, tensors, way), way)
+    checkpoint = checkpoint_class(found, tensors, way)
+    if all(f.rule != "model.changed" for f in found):
+        checkpoint, way = followed(step, checkpoint, way)
     deltas = {n: new - old for n, new in after.metrics.items() if (old := before.metrics[n]) is not None and new is not None}
     changed = tuple(t for t in tensors if t.status != "kept")
     where = tuple(f.where for f in found if f.rule == first.rule and (f.before, f.after) == (found[0].before, found[0].after))
@@ -116,13 +118,11 @@ def edit(step: Step, before: Facts, after: Facts, tree: TreeMapping | None) -> E
 
 def _guarded(step: Step) -> list[Consequence]:
     """The findings; where the function changed and none of them says so, one that says that."""
-    found = step.found.findings
-    if not found and not contracts(step.before, step.after):
-        return [Consequence("model.changed", Where(""))]
-    if structure_hash(step.before) != structure_hash(step.after) and not contracts(step.before, step.after) \
-            and all(RULES[f.rule].effect == "names" and f.rule != "node.respelled" for f in found):
-        return [*found, Consequence("model.changed", Where(""))]
-    return list(found)
+    found = list(step.found.findings)
+    if any(RULES[f.rule].effect == "function" for f in found):
+        return found
+    unseen = not found and not contracts(step.before, step.after) or not same_function(step.before, step.after)
+    return [*found, Consequence("model.changed", Where(""))] if unseen else found
 
 
 def title(group: Group, rule: str) -> str:

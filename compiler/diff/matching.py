@@ -75,7 +75,7 @@ def plain_nodes(region: Region) -> list[Node]:
 
 def match(a: Region, b: Region, declared: Mapping[str, str], by_hash: bool = True) -> Matched:
     """The nodes of two regions; `declared` maps new names to old ones."""
-    found = Matched(arguments=_arguments(a, b))
+    found = Matched(arguments=paired_arguments(a, b))
     left, right = {n.name: n for n in plain_nodes(a)}, {n.name: n for n in plain_nodes(b)}
 
     def pair(old: Node, new: Node, how: str) -> None:
@@ -97,7 +97,8 @@ def match(a: Region, b: Region, declared: Mapping[str, str], by_hash: bool = Tru
     return found
 
 
-def _arguments(a: Region, b: Region) -> dict[int, int]:
+def paired_arguments(a: Region, b: Region) -> dict[int, int]:
+    """The arguments of one region to those of another: by name, and those that are left by their types in order."""
     names = {x.name: k for k, x in enumerate(b.arguments)}
     out = {k: names.pop(x.name) for k, x in enumerate(a.arguments) if x.name in names}
     rest = [k for k in range(len(a.arguments)) if k not in out]

@@ -11,6 +11,7 @@ from ..lang.diagnostic import Diagnostics, Sink
 from ..lang.tree import Mapping as TreeMapping
 from ..pipeline import Compiled, typed
 from ..stages.check import check
+from .function import same_function
 from .groups import explicit, grouped
 from .interface import contracts
 from .regions import Found, compare_graphs
@@ -60,7 +61,7 @@ def renamed_nodes(head: Compiled) -> Names:
 def _effect(s: Step) -> bool:
     """Whether a step does anything but say the same in another way."""
     return any(f.rule != "node.respelled" for f in s.found.findings) or any(t.status != "kept" for t in s.found.tensors) \
-        or bool(contracts(s.before, s.after))
+        or bool(contracts(s.before, s.after)) or not same_function(s.before, s.after)
 
 
 def _step(group: Group, before: Graph, after: Graph, names: Names) -> Step:

@@ -1,0 +1,166 @@
+"""Whether two graphs compute the same, whatever the rules see of them: a hash of what the outputs are made of.
+
+Names, the order of nodes and of operands that may change places, blocks around nodes, dropout, how parameters start and what no output
+needs do not enter. It may call two ways to compute the same different; it never calls two functions the same for what it leaves out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..ir.graph import ARGUMENT, Branch, Call, Control, Graph, Input, Node, Region, Repeat, Value
+from ..ir.parameters import is_parameter
+from ..ir.text import structure_hash
+from .concepts import COMMUTATIVE, name_of, transparent
+from .matching import live, paired_arguments
+
+SAID_BY_TYPES = ("width", "entries")            # attributes of ops that the shape of their weight says too
+
+
+def same_function(a: Graph, b: Graph) -> bool:
+    """Whether the outputs that both have are made in the same way from the inputs of the same names."""
+    if structure_hash(a) == structure_hash(b):
+        return True
+    names = [n for n, _ in a.root.outputs if n in dict(b.root.outputs)]
+    if not names and len(a.root.outputs) != len(b.root.outputs):
+        return False
+    same = {new: a.root.arguments[old].name for old, new in paired_arguments(a.root, b.root).items()}
+    inputs = [same.get(k, x.name) for k, x in enumerate(b.root.arguments)]
+    return _hash_of(a, names, [x.name for x in a.root.arguments], {}) == _hash_of(b, names, inputs, _symbols(a, b))
+
+
+def _symbols(a: Graph, b: Graph) -> dict[str, str]:
+    """Free dimensions of `b` as `a` calls them, where an input of both has them."""
+    ours = {x.name: x.type.shape for x in a.root.arguments}
+    found: dict[str, str] = {}
+    for x in b.root.arguments:
+        for d, e in zip(ours.get(x.name, ()), x.type.shape, strict=False):
+            if d != e and d.value is None and e.value is None and re.fullmatch(r"\w+", str(d)) and re.fullmatch(r"\w+", str(e)):
+                found.setdefault(str(e), str(d))
+    return found
+
+
+def _hash_of(graph: Graph, names: list[str], inputs: list[str], symbols: Mapping[str, str]) -> str:
+    work = _Meaning(symbols)
+    root = graph.root
+    given = [_Made(_hash("input", name)) for name in inputs]
+    ends = [dict(root.outputs)[n] for n in names] or [v for _, v in root.outputs]
+    made = work.region(root, given, (), ends)
+    return _hash("graph", *(made[v].hash for v in ends), repr(sorted(_hash(*sorted(uses)) for uses in work.uses.values())))
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What a value is made of; `parameter` where it is one, which its uses tell from others of its shape."""
+
+    hash: str
+    parameter: tuple[Any, ...] | None = None
+
+
+@dataclass
+class _Meaning:
+    """The values of regions, from what they are given. `uses` are those of every parameter: what reads it, and where."""
+
+    symbols: Mapping[str, str]
+    uses: dict[tuple[Any, ...], list[str]] = field(default_factory=dict)
+
+    def region(self, region: Region, given: list[_Made], path: tuple[Any, ...], ends: Iterable[Value]) -> dict[Value, _Made]:
+        """The hashes of the values that `ends` need."""
+        needed = live(region) if path else _needed(region, ends)
+        found = {Value(ARGUMENT, k): made for k, made in enumerate(given)}
+        for node in region.nodes:
+            if node.id in needed:
+                for k, made in enumerate(self.node(node, found, (*path, node.id))):
+                    found[Value(node.id, k)] = made
+        return found
+
+    def node(self, node: Node, found: Mapping[Value, _Made], path: tuple[Any, ...]) -> list[_Made]:
+        if is_parameter(node):
+            return [_Made(_hash("parameter", self.types(node)), path)]
+        if transparent(node) and isinstance(node.inputs.get("in"), Value):
+            return [found[node.inputs["in"]]]            # type: ignore[index]
+        if isinstance(node.op, Call):
+            body = node.op.body
+            missing = _Made(_hash("absent"))
+            inside = self.region(body, [_given(node.inputs.get(a.name), found) or missing for a in body.arguments], path, ())
+            return [inside[v] for _, v in body.outputs]
+        made = self.control(node, found, path) if isinstance(node.op, Control) else self.op(node, found)
+        return [_Made(_hash(made, str(k))) for k in range(len(node.outputs))]
+
+    def op(self, node: Node, found: Mapping[Value, _Made]) -> str:
+        said = {f.name: repr(getattr(node.op, f.name)) for f in dataclasses.fields(node.op) if f.name not in SAID_BY_TYPES}
+        ports = {p: _hashes(x, found, p == "in" and name_of(node) in COMMUTATIVE) for p, x in node.inputs.items() if x not in (None, ())}
+        made = _hash("op", name_of(node), self.renamed(repr(sorted(said.items()))), repr(sorted(ports.items())), self.types(node))
+        self.read(node, found, made)
+        return made
+
+    def control(self, node: Node, found: Mapping[Value, _Made], path: tuple[Any, ...]) -> str:
+        """A repeat, a branch or a scan: its bodies from arguments that are told by what is given for them and by their part in it."""
+        op = node.op
+        inner, orders = [], []
+        for k, body in enumerate(op.bodies):
+            needed = live(body)
+            read = {v.output for n in body.nodes if n.id in needed for v in n.values if v.node == ARGUMENT}
+            read |= {v.output for _, v in body.outputs if v.node == ARGUMENT}
+            order = {a: i for i, a in enumerate(sorted(read))}
+            orders.append({a.name: order.get(i) for i, a in enumerate(body.arguments)})
+            given = [_Made(_hash("argument", str(order.get(i)), self.part(op, a.name),
+                                 _hashes(node.inputs.get(a.name), found))) for i, a in enumerate(body.arguments)]
+            made = self.region(body, given, (*path, k), ())
+            inner.append(_hash(*(made[v].hash for _, v in body.outputs)))
+        outputs = {o: i for i, (o, _) in enumerate(op.bodies[0].outputs)}
+        carried = [] if isinstance(op, Branch) else sorted(
+            (_hashes(node.inputs.get(a), found), outputs[o], str(orders[0].get(a))) for a, o in op.carry.items())
+        route = [_hashes(x, found) for p, x in sorted(node.inputs.items()) if p.startswith(("route.", "scan."))]
+        how = [inner[k] for k in op.schedule] if isinstance(op, Repeat | Branch) else inner
+        rest = [repr(getattr(op, n, None)) for n in ("share", "axis", "length", "backward", "route")]
+        made = _hash(type(op).__name__, *how, repr(carried), *route, *rest, self.renamed(str(getattr(op, "extent", ""))), self.types(node))
+        self.read(node, found, made)
+        return made
+
+    def part(self, op: Any, argument: str) -> str:
+        """Whether an argument is carried, or which elements the copies take of it."""
+        each = op.each.get(argument) if isinstance(op, Repeat | Branch) else argument in op.each
+        return f"{'carried' if argument in op.carry else ''} {each}"
+
+    def read(self, node: Node, found: Mapping[Value, _Made], made: str) -> None:
+        """Note the parameters that a node reads."""
+        for port, given in node.inputs.items():
+            for k, v in enumerate(given if isinstance(given, tuple) else () if given is None else (given,)):
+                if (parameter := found[v].parameter) is not None:
+                    place = "" if name_of(node) in COMMUTATIVE else str(k)
+                    self.uses.setdefault(parameter, []).append(_hash(made, "" if isinstance(node.op, Control) else port, place))
+
+    def types(self, node: Node) -> str:
+        return self.renamed(",".join(map(str, node.types)))
+
+    def renamed(self, text: str) -> str:
+        return re.sub(r"[A-Za-z_]\w*", lambda m: self.symbols.get(m[0], m[0]), text) if self.symbols else text
+
+
+def _needed(region: Region, ends: Iterable[Value]) -> set[int]:
+    found = {v.node for v in ends}
+    for node in reversed(region.nodes):
+        if node.id in found:
+            found |= {v.node for v in node.values}
+    return found
+
+
+def _given(given: Input, found: Mapping[Value, _Made]) -> _Made | None:
+    return found[given] if isinstance(given, Value) else None
+
+
+def _hashes(given: Input, found: Mapping[Value, _Made], any_order: bool = False) -> str:
+    if not isinstance(given, tuple):
+        return "absent" if given is None else found[given].hash
+    made = [found[v].hash for v in given]
+    return " ".join(sorted(made) if any_order else made)
