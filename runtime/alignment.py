@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import textwrap
+import warnings
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -47,14 +50,20 @@ def table(weights: np.ndarray, target: Sequence[str], source: Sequence[str]) -> 
     return "\n".join([*textwrap.wrap(head, WIDTH, subsequent_indent="    "), *lines]) + "\n"
 
 
-def plot(weights: np.ndarray, target: Sequence[str], source: Sequence[str], path: str | os.PathLike[str]) -> None:
-    """Write weights [T, S] as a picture. Raises `ArtifactError`: `missing-package` without matplotlib, `cannot-write`."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ArtifactError("missing-package", "a picture needs the package `matplotlib`", helps="pip install matplotlib") from None
+def check_picture(path: str | os.PathLike[str]) -> None:
+    """Whether `plot` can write there. Raises `ArtifactError`: `missing-package` without matplotlib, `cannot-write`."""
+    if find_spec("matplotlib") is None:
+        raise ArtifactError("missing-package", "a picture needs the package `matplotlib`", helps="pip install matplotlib")
     if Path(path).suffix not in ENDINGS:
         raise ArtifactError("cannot-write", f"`{path}` is no picture", helps=f"name a file that ends in {', '.join(ENDINGS)}")
+    if not Path(path).parent.is_dir():
+        raise ArtifactError("cannot-write", f"`{path}` cannot be written: there is no folder `{Path(path).parent}`")
+
+
+def plot(weights: np.ndarray, target: Sequence[str], source: Sequence[str], path: str | os.PathLike[str]) -> str:
+    """Write weights [T, S] as a picture; returns the characters that its font lacks. Raises as `check_picture` does."""
+    check_picture(path)
+    from matplotlib.figure import Figure
     rows, columns = weights.shape
     figure = Figure(figsize=(max(3.5, 1.8 + 0.36 * columns), max(2.6, 1.4 + 0.36 * rows)), layout="constrained", dpi=150)
     axes = figure.subplots()
@@ -70,6 +79,10 @@ def plot(weights: np.ndarray, target: Sequence[str], source: Sequence[str], path
     bar = figure.colorbar(image, ax=axes, fraction=0.04, pad=0.02, label="attention weight")
     bar.outline.set_visible(False)  # type: ignore[operator]
     try:
-        figure.savefig(path)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.filterwarnings("always", "Glyph")
+            figure.savefig(path)
     except OSError as error:
         raise ArtifactError("cannot-write", f"`{path}` cannot be written: {error.strerror or error}") from None
+    lacking = {m[1] for w in told if (m := re.match(r"Glyph (\d+)", str(w.message)))}
+    return "".join(sorted(chr(int(code)) for code in lacking))

@@ -58,6 +58,8 @@ def _array(value: Any) -> np.ndarray:
         ragged = "inhomogeneous" in str(error)
         raise Unfit("is not rectangular: its rows have different lengths" if ragged else f"is not an array: {error}",
                     "pad the rows to one length" if ragged else ()) from None
+    if array.dtype == object and array.size and all(isinstance(x, int) for x in array.flat):
+        raise Unfit("has a number beyond 64 bits")
     if array.dtype == object:
         raise Unfit(f"is {type(value).__name__}, which is not an array of numbers")
     return array

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .errors import ArtifactError, check, suggest
-from .manifest import GENAI, Input, Manifest
+from .manifest import GENAI, NEW, Input, Manifest
 
 _DEFAULTS = {"B": 2, "S": 7}
 _ODD = (5, 3, 9, 11, 13)
@@ -55,15 +55,17 @@ def random_inputs(manifest: Manifest, sizes: Mapping[str, int] | None = None, se
 
     Ids lie in their range, lengths in 1..axis with one row full, every row of a mask has a True, floats are normal (float32 for
     bfloat16 inputs). A dimension that `sizes` does not give is 2 for B, 7 for S and odd for others, but not below the smallest
-    size that the model takes nor above the largest. Raises `ArtifactError` (code `bad-inputs`) for unknown, negative or excessive
-    sizes, for a negative seed, and for inputs that do not fit in memory.
+    size that the model takes nor above the largest. States of a step model are empty, with room for its N new positions.
+    Raises `ArtifactError` (code `bad-inputs`) for unknown, negative or excessive sizes, for a negative seed, and for inputs that
+    do not fit in memory.
     """
     known = _sizes(manifest, sizes or {})
     if seed < 0:
         raise ArtifactError("bad-inputs", f"the seed cannot be {seed}", "a seed is a number from 0")
     rng = np.random.default_rng(seed)
     try:
-        return {x.name: _random(x, known, rng) for x in manifest.inputs}
+        empty = {s.name for s in manifest.stream.states if s.start is None} if manifest.stream else ()
+        return {x.name: _zeros(x, known) if x.name in empty else _random(x, known, rng) for x in manifest.inputs}
     except (ValueError, MemoryError, OverflowError):
         told = ", ".join(f"{k}={v}" for k, v in known.items())
         raise ArtifactError("bad-inputs", f"inputs of the sizes {told} do not fit in memory") from None
@@ -131,6 +133,14 @@ def _sizes(manifest: Manifest, given: Mapping[str, int]) -> dict[str, int]:
         if bound is not None and size > bound and name in given:
             problems.append(ArtifactError("bad-inputs", f"`{name}` is {size}, but the model takes at most {bound}"))
         known[name] = size if bound is None or name in given else min(size, bound)
+    for state in manifest.stream.states if manifest.stream else ():
+        if state.capacity in known:             # the manifest's inputs may be some of the model's
+            least = (state.window or 1) - 1 + known[NEW]
+            if state.capacity not in given:
+                known[state.capacity] = max(least, known[state.capacity])
+            elif given[state.capacity] < least:
+                problems.append(ArtifactError("bad-inputs", f"`{state.capacity}` is {given[state.capacity]}, but `{state.name}` needs "
+                                              f"{least} at least", f"it holds the {known[NEW]} new positions, `{NEW}`"))
     check(problems)
     if manifest.form == GENAI and "total" not in given:
         known["total"] = known["P"] + known["N"]
@@ -149,6 +159,10 @@ def _random(x: Input, sizes: dict[str, int], rng: np.random.Generator) -> np.nda
     if x.dtype.startswith("int"):
         return rng.integers(0, max(1, x.ids(sizes) or 3), shape, dtype=x.dtype)
     return np.asarray(rng.standard_normal(shape), np.float16 if x.dtype == "float16" else np.float32)
+
+
+def _zeros(x: Input, sizes: dict[str, int]) -> np.ndarray:
+    return np.zeros([d.size(sizes) or 0 for d in x.dimensions], np.float32 if x.dtype == "bfloat16" else x.dtype)
 
 
 def _lengths(shape: tuple[int, ...], axis: int, rng: np.random.Generator) -> np.ndarray:

@@ -12,12 +12,12 @@ import numpy as np
 
 from .arguments import prepare
 from .buffer import Buffer, sized
+from .convert import Unfit, convert
 from .errors import ArtifactError, check
-from .manifest import STEP, Manifest, Output, State, read
+from .manifest import NEW, NEW_LENGTH, NO_WEIGHTS, STEP, Manifest, Output, State, read
 from .origin import explain
 from .session import PROVIDERS, Artifact, load, open
 
-NEW, NEW_LENGTH = "N", "new_length"
 CAPACITY, PIECE = 64, 512         # slots at the start, and most positions of one run
 _FEWEST, _NUMBERS = 32, 1 << 24   # positions and numbers of one run when only the last position is asked for
 _TWICE = ("carry", "clock")       # states that a run reads while it writes them
@@ -43,6 +43,24 @@ class Decoder:
         """The most positions that a row may have."""
         return self.stream.limit
 
+    @property
+    def row(self) -> int | str:
+        """The dimension of rows."""
+        return next((s.shape[s.batch] for s in self.stream.states), "B")
+
+    def rows_of(self, inputs: Mapping[str, Any]) -> int | None:
+        """How many rows the inputs of the prefix model have, where one of them tells."""
+        for x in self.manifest.prefix.inputs if self.manifest.prefix else ():
+            if inputs.get(x.name) is None or self.row not in x.shape:
+                continue
+            try:
+                shape = np.shape(inputs[x.name])
+            except ValueError:                  # not rectangular: the prefix model tells
+                continue
+            if len(shape) == len(x.shape):
+                return int(shape[x.shape.index(self.row)])
+        return None
+
     def start(self, rows: int | None = None, capacity: int = CAPACITY, **inputs: Any) -> Running:
         """The state before the first position: `rows` of them, or as many as the `inputs` of the prefix model have.
 
@@ -51,15 +69,15 @@ class Decoder:
         given: dict[str, Any] = {}
         if self._prefix is not None:
             given = self._prefix(**inputs)
-            first = next(np.shape(v)[0] for k, v in inputs.items() if v is not None)
-            if rows is not None and rows != first:
-                raise ArtifactError("bad-inputs", f"`rows` is {rows}, and the inputs have {first} rows")
-            rows = first
+            found = self.rows_of(inputs)
+            if None not in (rows, found) and rows != found:
+                raise ArtifactError("bad-inputs", f"`rows` is {rows}, and the inputs have {found} rows")
+            rows = found if rows is None else rows
         elif inputs:
             raise ArtifactError("bad-inputs", f"the model has no prefix, and takes no `{next(iter(inputs))}` before its steps",
                                 "what comes step by step is given to `step`")
-        if rows is None or rows < 1:
-            raise ArtifactError("bad-inputs", "how many rows there are is not told", helps="give `rows`, at least 1")
+        if not isinstance(rows, int | np.integer) or rows < 1:
+            raise ArtifactError("bad-inputs", "how many rows there are is not told", helps="give `rows`, a whole number from 1")
         return Running(self, rows, capacity, given)
 
 
@@ -76,7 +94,7 @@ class Running:
         inner = {*stream.fixed, *(s.start for s in stream.states if s.start)}
         self.still = {k: given[k] for k in names - inner}
         inputs = {x.name: x for x in decoder.manifest.inputs}
-        self._row = next((s.shape[s.batch] for s in stream.states), "B")
+        self._row = decoder.row
         self._fixed = {k: Buffer.of(given[k], inputs[k].dtype, decoder.device) for k in stream.fixed}
         self._sizes = {e: n for k, b in self._fixed.items() for e, n in zip(inputs[k].shape, b.shape, strict=True) if isinstance(e, str)}
         self._source = np.arange(rows)             # the row at the start that each row comes from
@@ -125,7 +143,9 @@ class Running:
 
     def reorder(self, rows: Any) -> None:
         """Row b becomes a copy of row `rows[b]`, as beams do; there may be more or fewer of them than before."""
-        index = np.asarray(rows, np.int64)
+        index = self._whole(rows, "rows")
+        if not len(index) or index.min() < 0 or index.max() >= self.rows:
+            raise ArtifactError("bad-inputs", f"`rows` is {index.tolist()}", f"expected rows of the batch, in [0, {self.rows})")
         same = len(index) == self.rows
         if same and np.array_equal(index, np.arange(self.rows)):
             return
@@ -149,16 +169,29 @@ class Running:
         kinds = {s.kind for s in self.decoder.stream.states}
         if "carry" in kinds or "ring" in kinds:
             raise ArtifactError("bad-inputs", "this model carries a state that cannot go back", helps="start again")
-        self.past = np.minimum(np.asarray(past, np.int64), self.past)
+        back = self._whole(past, "past")
+        if len(back) != self.rows or back.min() < 0:
+            raise ArtifactError("bad-inputs", f"`past` is {back.tolist()}", f"expected a number from 0 for each of {self.rows} rows")
+        self.past = np.minimum(back, self.past)
         self._states[next(s.name for s in self.decoder.stream.states if s.kind == "clock")].write(self.past)
 
     # inside
 
+    def _whole(self, value: Any, name: str) -> np.ndarray:
+        try:
+            array = convert(value, "int64")
+        except Unfit as unfit:
+            raise ArtifactError("bad-inputs", f"`{name}` {unfit.headline}", helps=unfit.helps) from None
+        if array.ndim != 1:
+            raise ArtifactError("bad-inputs", f"`{name}` has {array.ndim} axes, expected 1")
+        return array
+
     def _checked(self, new_length: Any, chunk: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], np.ndarray, int]:
         stream = self.decoder.stream
         count = next((np.shape(chunk[k])[1] for k in stream.chunk if k in chunk and np.ndim(chunk[k]) > 1), 1)
-        length = np.full(self.rows, count, np.int64) if new_length is None else np.asarray(new_length, np.int64)
-        arrays = prepare(self.decoder._asked, {**chunk, NEW_LENGTH: length})
+        given = np.full(self.rows, count, np.int64) if new_length is None else new_length
+        arrays = prepare(self.decoder._asked, {**chunk, NEW_LENGTH: given})
+        length = np.asarray(arrays[NEW_LENGTH])
         problems = []
         if length.shape != (self.rows,):
             problems.append(ArtifactError("bad-inputs", f"the chunk has {len(length)} rows, and the batch {self.rows}"))
@@ -281,10 +314,12 @@ class _Run:
 def decoder(folder: str | os.PathLike[str], device: str = "cpu", **options: Any) -> Decoder:
     """Open a step artifact (`nnspec export --form step`) on `cpu` or `cuda`; `options` are those of `open`. Raises as `open` does."""
     manifest = read(folder)
-    if manifest.form != STEP or manifest.stream is None:
+    if manifest.form == NO_WEIGHTS:
+        return open(folder, device, **options)          # which says so
+    step = open(folder, device, **options) if manifest.form in (STEP, NO_WEIGHTS) else None      # without weights it says so
+    if step is None or manifest.stream is None:
         raise ArtifactError("bad-artifact", f"`{os.fspath(folder)}` holds no step model", f"its form is {manifest.form}",
                             "export it with `--form step`")
-    step = open(folder, device, **options)
     options.pop("verify", None)
     prefix = load(step.folder, manifest.prefixed, device, **options) if manifest.prefixed is not None else None
     return Decoder(step.folder, manifest, step, prefix)

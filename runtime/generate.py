@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from .beam import Beams
 from .convert import Unfit, convert
-from .decoder import NEW, NEW_LENGTH, Decoder, Running
+from .decoder import Decoder, Running
 from .errors import ArtifactError, check, suggest
-from .manifest import FLOATS, Input, Output
+from .manifest import FLOATS, NEW, NEW_LENGTH, Input, Output
 from .sampling import Processors, Settings, draw, generators, log_softmax
 
 Callback = Callable[[list[int | None]], Any]
@@ -82,15 +83,17 @@ class Job:
         assert isinstance(width, int)
         below = self.entry.ids_below if isinstance(self.entry.ids_below, int) else width
         self.vocabulary = min(width, below)
-        self.kept = tuple(_output(decoder, name) for name in collect)
+        self.kept = tuple(_output(decoder, name) for name in ([collect] if isinstance(collect, str) else collect))
         self.wanted = (self.scores, *(x for x in self.kept if x.name != self.scores.name))
-        self.prompts = prompts(ids, keep, settings.decoder_start, self._rows())
+        self.prompts = prompts(ids, keep, settings.decoder_start, decoder.rows_of(self.inputs))
         problems = settings.problems(self.vocabulary, len(self.prompts))
-        problems += [p for row, ids in enumerate(self.prompts) for p in _ids_problems(self.entry, row, ids, below)]
+        given = slice(0 if settings.decoder_start is None else 1, None)
+        problems += [p for row, ids in enumerate(self.prompts) for p in _ids_problems(self.entry, row, ids[given], below)]
         check(problems)
-        self.first = max(map(len, self.prompts))
+        lengths = np.array([len(p) for p in self.prompts], np.int64)
+        self.first = int(lengths.max())
         self.most = self._most()
-        self.processors = Processors(settings, self.first, self.vocabulary, self.most)
+        self.processors = Processors(settings, np.repeat(lengths, settings.beams), self.vocabulary, self.most)
         self._tokens: list[list[int]] = [[] for _ in self.prompts]
         self._stopped = [False] * len(self.prompts)
         self._collected: dict[str, list[np.ndarray]] = {x.name: [] for x in self.kept}
@@ -108,7 +111,7 @@ class Job:
             if seen is not None:
                 scores = self.processors(scores, seen, new)
             chosen = scores.argmax(1)
-            _numbers(scores, chosen)
+            _numbers(scores, chosen, alive)
             if random:
                 chosen = np.array([draw(scores[b], s, random[b]) if alive[b] else 0 for b in range(rows)])
             self._collect(found)
@@ -130,7 +133,7 @@ class Job:
         found, seen, ones = {k: v[each] for k, v in found.items()}, self._seen()[each], np.ones(len(each), np.int64)
         while True:
             scores = log_softmax(found[self.scores.name].astype(np.float32))[:, :self.vocabulary]
-            _numbers(scores, scores.argmax(1))
+            _numbers(scores, scores.argmax(1), ones)
             self._collect(found)
             tokens, origins = beams.advance(self.processors(scores, seen, beams.length))
             if beams.done:
@@ -148,9 +151,6 @@ class Job:
                          tuple("stop" if stopped else "length" for stopped in self._stopped), None, collected, self._still)
 
     # inside
-
-    def _rows(self) -> int | None:
-        return next((len(v) for v in self.inputs.values() if isinstance(v, list | tuple) or getattr(v, "ndim", 0) > 0), None)
 
     def _most(self) -> int:
         limit, asked = self.decoder.limit, self.settings.max_new_tokens
@@ -251,13 +251,16 @@ def prompts(ids: Any, keep: Any, start: int | None, rows: int | None) -> list[np
     short = [row for row, tokens in enumerate(made) if not len(tokens)]
     if short:
         raise ArtifactError("bad-inputs", f"the prompt of row {short[0]} is empty" if ids is not None else "there is no prompt",
-                            helps="give one token at least, such as the start of a text, or `decoder_start`")
+                            helps="give one token at least, such as the start of a text, or `decoder_start` (--start)")
     if rows is not None and rows != len(made):
-        raise ArtifactError("bad-inputs", f"there are {len(made)} prompts, and the inputs have {rows} rows")
+        raise ArtifactError("bad-inputs", f"there {'is 1 prompt' if len(made) == 1 else f'are {len(made)} prompts'}, and the inputs have "
+                            f"{rows} rows")
     return made
 
 
 def _rows_of(ids: Any) -> list[np.ndarray]:
+    if not isinstance(ids, list | tuple) and np.ndim(ids) == 0:
+        raise ArtifactError("bad-inputs", f"the ids are {type(ids).__name__}", "expected one row of ids, or a list of rows")
     entries = list(ids) if isinstance(ids, list | tuple) else list(np.asarray(ids))
     nested = {isinstance(x, list | tuple) or np.ndim(x) > 0 for x in entries}
     if len(nested) > 1:
@@ -304,11 +307,12 @@ def _output(decoder: Decoder, name: str) -> Output:
     return found[name]
 
 
-def _numbers(scores: np.ndarray, best: np.ndarray) -> None:
-    """NaN is found by argmax before any number."""
+def _numbers(scores: np.ndarray, best: np.ndarray, alive: np.ndarray) -> None:
+    """NaN is found by argmax before any number; infinity is the largest, or all there is."""
     for row, token in enumerate(best.tolist()):
-        if scores[row, token] != scores[row, token]:
-            raise ArtifactError("run-failed", f"the scores of row {row} are not numbers (NaN)", "nothing can be chosen among them",
+        value = float(scores[row, token])
+        if not isfinite(value) and alive[row]:
+            raise ArtifactError("run-failed", f"the scores of row {row} are not numbers ({value})", "nothing can be chosen among them",
                                 "compare the model with its reference: `nnspec compare`; float16 overflows where float32 does not")
 
 

@@ -17,6 +17,7 @@ from .fields import Fields
 VERSION = 1
 NAME = "manifest.json"
 FULL, NO_WEIGHTS, STEP, GENAI = FORMS = ("full", "no-weights", "step", "genai")
+NEW, NEW_LENGTH = "N", "new_length"          # a step's dimension of new positions, and its input that says how many are valid
 KINDS = ("clock", "append", "ring", "carry")
 DTYPES = ("int64", "int32", "bool", "float32", "float16", "bfloat16")
 FLOATS = ("float32", "float16", "bfloat16")
@@ -303,6 +304,41 @@ def _consistent(m: Manifest, problems: list[str]) -> None:
             problems.append(f"input `{x.name}` is {x.dtype}, but only integers are ids or lengths")
         if x.neutral and not (x.optional and (x.dtype == "bool" or x.length_of or x.fill is not None)):
             problems.append(f"input `{x.name}` is neutral, but only optional masks, lengths and inputs with a fill are")
+    if m.stream is None and m.form == STEP or m.stream is not None and m.form not in (STEP, NO_WEIGHTS):
+        problems.append(f"`stream` belongs to the form {STEP}, and the form is {m.form}")
+    if m.stream is not None:
+        _streams(m, m.stream, problems)
+
+
+def _streams(m: Manifest, stream: Stream, problems: list[str]) -> None:
+    inputs, outputs = {x.name: x for x in m.inputs}, {x.name: x for x in m.outputs}
+    given = [x.name for x in m.prefix.outputs] if m.prefix else []
+    named = [*stream.chunk, *stream.fixed, *(s.name for s in stream.states)]
+    problems += [f"`stream` names `{n}`, which is no input" for n in named if n not in inputs]
+    problems += [f"`stream` takes `{n}` from the prefix model, which does not give it"
+                 for n in (*stream.fixed, *(s.start for s in stream.states if s.start)) if n not in given]
+    problems += [f"`stream` has {len(c)} states of the kind clock, expected 1"
+                 for c in [[s for s in stream.states if s.kind == "clock"]] if len(c) != 1]
+    if stream.limit is not None and stream.limit < 1:
+        problems.append(f"`stream.limit` is {stream.limit}, expected a number from 1")
+    for state in stream.states:
+        problems += [f"state `{state.name}` {told}" for told in _state_problems(state, inputs.get(state.name), outputs.get(state.name))]
+
+
+def _state_problems(state: State, told: Input | None, written: Output | None) -> list[str]:
+    found, rank = [], len(state.shape)
+    if told is not None and (told.dtype, told.shape) != (state.dtype, state.shape):
+        found.append("differs from the input of its name in dtype or shape")
+    if written is None or written.dtype != state.dtype:
+        found.append(f"is no output of {state.dtype}")
+    if state.batch >= rank or state.axis is not None and not (0 <= state.axis < rank and state.axis != state.batch):
+        found.append(f"has {rank} axes, its rows on axis {state.batch} and its positions on axis {state.axis}")
+    elif (state.kind in ("append", "ring")) != (state.axis is not None) \
+            or state.axis is not None and state.capacity != state.shape[state.axis]:
+        found.append(f"is of the kind {state.kind}, with positions on axis {state.axis} and the capacity {state.capacity}")
+    if (state.kind == "ring") != (state.window is not None) or state.window is not None and state.window < 1:
+        found.append(f"is of the kind {state.kind}, with the window {state.window}")
+    return found
 
 
 def _plain(value: Any) -> Any:

@@ -83,9 +83,13 @@ class Settings:
         if self.early_stopping not in (True, False, "never"):
             found.append(f"`early_stopping` is {self.early_stopping!r}, expected true, false or \"never\"")
         seeds = _many(self.seed)
-        if len(seeds) != rows and not _whole(self.seed) and self.seed is not None:
+        if np.ndim(self.seed) and len(seeds) != rows:
             found.append(f"`seed` has {len(seeds)} entries, and the batch {rows} rows")
         found += [f"`seed` is {s!r}, expected whole numbers from 0" for s in seeds if not (_whole(s) and s >= 0)]
+        barred = {*_many(self.suppress)}
+        found += [f"`{n}` is {getattr(self, n)}, which `suppress` bars" for n in ("forced_bos", "forced_eos") if getattr(self, n) in barred]
+        if not found and len(barred.union(_many(self.begin_suppress), self.stops if self.min_new_tokens else ())) >= vocabulary:
+            found.append("no token is left to choose: `suppress`, `begin_suppress`, and `stop` before `min_new_tokens`, bar all of them")
         if self.beams > 1 and self.sampled:
             found.append("beam search does not sample: give `beams`, or `temperature`, `top_k`, `top_p`, `min_p`")
         return [ArtifactError("bad-inputs", x) for x in found]
@@ -95,11 +99,11 @@ Check = Callable[[Any], bool]
 RANGES: tuple[tuple[str, Check, str], ...] = (
     ("max_new_tokens", lambda v: _whole(v) and v >= 1, "a whole number from 1"),
     ("min_new_tokens", lambda v: _whole(v) and v >= 0, "a whole number from 0"),
-    ("temperature", lambda v: v >= 0, "a number from 0"),
+    ("temperature", lambda v: 0 <= v < np.inf, "a finite number from 0"),
     ("top_k", lambda v: _whole(v) and v >= 0, "a whole number from 0"),
     ("top_p", lambda v: 0 < v <= 1, "a number above 0, up to 1"),
     ("min_p", lambda v: 0 <= v <= 1, "a number from 0 to 1"),
-    ("repetition_penalty", lambda v: v > 0, "a number above 0"),
+    ("repetition_penalty", lambda v: 0 < v < np.inf, "a finite number above 0"),
     ("beams", lambda v: _whole(v) and v >= 1, "a whole number from 1"),
     ("length_penalty", lambda v: abs(v) < np.inf, "a finite number"),
 )
@@ -107,10 +111,11 @@ RANGES: tuple[tuple[str, Check, str], ...] = (
 
 class Processors:
     """What changes the scores before a token is chosen, in the order of `transformers`: repetition, least length, forced tokens,
-    suppressed ones. `first` is the length of the longest prompt."""
+    suppressed ones. `lengths` int64 [R] are those of the prompts."""
 
-    def __init__(self, settings: Settings, first: int, vocabulary: int, most: int):
-        self.settings, self.first, self.vocabulary, self.most = settings, first, vocabulary, most
+    def __init__(self, settings: Settings, lengths: np.ndarray, vocabulary: int, most: int):
+        self.settings, self.vocabulary, self.most = settings, vocabulary, most
+        self.first_is_forced = (lengths == 1) & (settings.forced_bos is not None)
 
     def __call__(self, scores: np.ndarray, seen: np.ndarray, new: int) -> np.ndarray:
         """Scores float32 [R, V] of rows that have `new` new tokens; `seen` bool [R, V] are the tokens that each row has."""
@@ -123,19 +128,18 @@ class Processors:
             scores[found] = np.where(part < 0, part * penalty, part / penalty)
         if new < s.min_new_tokens and s.stops:
             scores[:, s.stops] = -np.inf
-        if s.forced_bos is not None and self.first + new == 1:
-            scores = self._forced(scores, s.forced_bos)
+        if s.forced_bos is not None and new == 0:
+            self._force(scores, self.first_is_forced, s.forced_bos)
         if s.forced_eos is not None and new == self.most - 1:
-            scores = self._forced(scores, s.forced_eos)
+            self._force(scores, slice(None), s.forced_eos)
         scores[:, _many(s.suppress)] = -np.inf
-        if new == (s.forced_bos is not None and self.first == 1):
-            scores[:, _many(s.begin_suppress)] = -np.inf
+        if new < 2:
+            scores[np.ix_(np.flatnonzero(self.first_is_forced == new), _many(s.begin_suppress))] = -np.inf
         return scores
 
-    def _forced(self, scores: np.ndarray, token: int) -> np.ndarray:
-        made = np.full_like(scores, -np.inf)
-        made[:, token] = 0
-        return made
+    def _force(self, scores: np.ndarray, rows: np.ndarray | slice, token: int) -> None:
+        scores[rows] = -np.inf
+        scores[rows, token] = 0
 
 
 def candidates(scores: np.ndarray, settings: Settings) -> tuple[np.ndarray, np.ndarray]:
@@ -144,7 +148,8 @@ def candidates(scores: np.ndarray, settings: Settings) -> tuple[np.ndarray, np.n
     Temperature, top-k, top-p and min-p in this order; each sets a least score, and equal scores at it all stay.
     """
     if settings.temperature is not None and settings.temperature != 1:
-        scores = scores / np.float32(settings.temperature)
+        with np.errstate(over="ignore"):        # what is far below the largest is out of reach
+            scores = (scores - scores.max()) / max(np.float32(settings.temperature), np.finfo(np.float32).tiny)
     least = np.float32(np.finfo(np.float32).min)
     if settings.top_k and settings.top_k < len(scores):
         least = max(least, np.partition(scores, len(scores) - settings.top_k)[len(scores) - settings.top_k])
@@ -182,7 +187,8 @@ def generators(seed: int | Sequence[int] | None, prompts: Sequence[np.ndarray]) 
 
 def log_softmax(scores: np.ndarray) -> np.ndarray:
     """Float32 along the last axis."""
-    shifted = scores - scores.max(-1, keepdims=True)
+    with np.errstate(invalid="ignore"):           # infinite scores give NaN, which is told
+        shifted = scores - scores.max(-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 

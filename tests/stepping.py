@@ -114,7 +114,7 @@ def run_decoder(opened: Any, arrays: dict[str, np.ndarray], length: int, way: st
     rows = arrays[stream.chunk[0]].shape[0]
     prefix = opened.manifest.prefix
     names = {x.name for x in opened._prefix.inputs} if prefix else set()
-    running = opened.start(None if names else rows, capacity=capacity, **{k: arrays[k] for k in names if k in arrays})
+    running = opened.start(rows, capacity=capacity, **{k: arrays[k] for k in names if k in arrays})
     put, done, last = Put(length, {}), np.zeros(rows, int), {}
     axes = {x.name: tuple(k for k, d in enumerate(x.shape) if d in ("N", "C")) for x in opened.outputs}
     for valid in schedule(way, rows, length, seed):

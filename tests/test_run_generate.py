@@ -77,13 +77,52 @@ def test_attention_is_told_and_drawn(folders, capsys, tmp_path):
     (("--generate", "--text", "hello"), "`--text` goes with `--tokenizer FILE`"),
     (("--generate", "--ids", "99"), "has the id 99"),
     (("--generate", "--ids", "1", "--attention"), "has no output with weights over its source"),
-    (("--generate",), "the prompt of row 0 is empty"),
+    (("--generate",), "there is no prompt"),
+    (("--generate", "--ids", "1", "--random", "B=2"), "`--random` does not go with `--generate`"),
+    (("--generate", "--ids", "1", "-o", "a.npz"), "`--output` does not go with `--generate`"),
+    (("--generate", "--ids", "1", "--profile"), "`--profile` does not go with `--generate`"),
+    (("--generate", "--ids", "1", "--plot", "a.txt"), "`a.txt` is no picture"),
+    (("--generate", "--ids", "1", "--plot", "nowhere/a.png"), "there is no folder `nowhere`"),
+    (("--generate", "--ids", "9" * 30), "has a number beyond 64 bits"),
     (("--generate", "--ids", "1", "--max-new", 2000), "takes at most 1024"),
     (("--generate", "--ids", "1", "--text", "a", "--tokenizer", "/none"), "no file"),
 ])
 def test_wrong_calls_are_told(folders, capsys, arguments, said):
     assert run(folders["gpt2"], *arguments) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_source_from_a_file(folders, capsys, tmp_path):
+    source, length = np.array([[5, 3, 9, 4], [7, 8, 1, 0], [2, 0, 0, 0]]), np.array([4, 3, 1])
+    np.savez(tmp_path / "in.npz", source=source, source_length=length)
+    folder = folders["additive-seq2seq"]
+    assert run(folder, "--generate", "--inputs", tmp_path / "in.npz", "--start", 1, "--max-new", 5) == 0
+    want = generate_ids(decoder(folder), [source[b, :n].tolist() for b, n in enumerate(length)], decoder_start=1, max_new_tokens=5)
+    said = [line.rsplit(" (", 1)[0].split() for line in capsys.readouterr().out.splitlines()]
+    assert [list(map(int, row)) for row in said] == [t.tolist() for t in want.tokens]
+    assert run(folder, "--generate", "--start", 1) == 2
+    assert "input `source` is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["gpt2", "additive-seq2seq"])
+def test_a_step_runs_on_random_inputs(folders, capsys, name):
+    for sizes, shape in (((), "[2, 5, "), (("--random", "B=3,N=9"), "[3, 9, ")):
+        assert run(folders[name], *sizes) == 0
+        assert shape in next(line for line in capsys.readouterr().out.splitlines() if line.lstrip().startswith("logits"))
+    if name == "gpt2":
+        assert run(folders[name], "--random", "N=9,C=8") == 2
+        assert "needs 9 at least" in capsys.readouterr().err
+
+
+def test_characters_without_a_shape_are_told(folders, capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    Tokenizer(WordLevel({f"日{i}": i for i in range(43)}, unk_token="日0")).save(str(tmp_path / "tokenizer.json"))
+    arguments = ("--ids", "5,3", "--start", 1, "--max-new", 2, "--tokenizer", tmp_path, "--plot", tmp_path / "a.png")
+    assert run(folders["additive-seq2seq"], "--generate", *arguments) == 0
+    said = capsys.readouterr().err
+    assert "warning[missing-glyphs]" in said and "no 日" in said and "UserWarning" not in said
 
 
 def test_a_whole_model_does_not_generate(capsys, tmp_path):

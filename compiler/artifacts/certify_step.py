@@ -56,7 +56,7 @@ def run(opened: Decoder, arrays: Mapping[str, np.ndarray], length: int, way: str
     stream, random = opened.stream, np.random.default_rng(seed)
     rows = len(arrays[stream.chunk[0]])
     before = {k: v for k, v in arrays.items() if k not in (*stream.chunk, *stream.dropped)}
-    running = opened.start(None if opened.manifest.prefix else rows, capacity=8, **(before if opened.manifest.prefix else {}))
+    running = opened.start(rows, capacity=8, **(before if opened.manifest.prefix else {}))
     whole: dict[str, np.ndarray] = {}
     done = np.zeros(rows, int)
     while (done < length).any():

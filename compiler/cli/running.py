@@ -48,10 +48,13 @@ def _check_unused(asked: Mapping[str, Any]) -> None:
 
 def run_generation(folder: Path, inputs: Path | None, device: str, options: dict[str, Any], seed: int, asked: dict[str, Any]) -> None:
     """Generate tokens and print them, as ids or as text."""
-    from ..runtime.alignment import alignment_output
+    from ..runtime.alignment import alignment_output, check_picture
     from ..runtime.data import load_inputs
     from ..runtime.decoder import decoder
+    from ..runtime.generate import generate
     from ..runtime.text import generate_ids, generate_text, tokenizer
+    if asked["plot"]:
+        check_picture(asked["plot"])
     opened = decoder(folder, device, **options)
     words = tokenizer(asked["tokenizer"]) if asked["tokenizer"] else None
     if asked["text"] and (words is None or asked["ids"]):
@@ -67,7 +70,7 @@ def run_generation(folder: Path, inputs: Path | None, device: str, options: dict
         print("" if live else "\n".join(texts))
         rows = [words.encode(text).ids for text in asked["text"]]
     else:
-        made = generate_ids(opened, rows, given, **settings) if rows else generate_ids(opened, [[]], given, **settings)
+        made = generate_ids(opened, rows, given, **settings) if rows else generate(opened, None, given, **settings)
         for tokens, reason in zip(made.tokens, made.reasons, strict=True):
             print(" ".join(map(str, tokens.tolist())) if words is None else words.decode(tokens.tolist()), f"({reason})")
     if weights is not None:
@@ -103,8 +106,11 @@ def _show_weights(made: Any, name: str, rows: list[list[int]], words: Any, asked
             print(table(shown, spell(tokens), source), end="")
         if asked["plot"]:
             path = asked["plot"] if len(made.tokens) == 1 else asked["plot"].with_stem(f"{asked['plot'].stem}-{k}")
-            plot(shown, spell(tokens), source, path)
+            lacking = plot(shown, spell(tokens), source, path)
             print(f"wrote {path}")
+            if lacking:
+                report([diagnostic("missing-glyphs", f"the font of `{path}` has no {' '.join(lacking)}", severity="warning",
+                                   note="they are drawn as boxes")])
 
 
 @cli.command()
@@ -135,6 +141,9 @@ def run(folder: Path, inputs: Path | None, sizes: tuple[str, ...], seed: int, ou
     if depth is not None and not profiled:
         raise click.UsageError("`--depth` goes with `--profile`")
     if generate:
+        unused = [name for name, value in (("--random", sizes), ("--output", output), ("--profile", profiled)) if value]
+        if unused:
+            raise click.UsageError(f"`{unused[0]}` does not go with `--generate`")
         run_generation(folder, inputs, device, {"threads": threads, "spin": spin, "allow_fallback": allow_fallback}, seed, asked)
         return
     _check_unused(asked)

@@ -58,7 +58,8 @@ def test_processors_equal_theirs(new):
         want = processor(torch.tensor(ids), want)
     seen = np.zeros((3, VOCABULARY), bool)
     seen[np.arange(3)[:, None], ids] = True
-    np.testing.assert_allclose(Processors(settings, 1, VOCABULARY, 7)(scores, seen, new), want.numpy(), rtol=1e-6)
+    got = Processors(settings, np.ones(len(scores), np.int64), VOCABULARY, 7)(scores, seen, new)
+    np.testing.assert_allclose(got, want.numpy(), rtol=1e-6)
 
 
 def test_log_softmax():

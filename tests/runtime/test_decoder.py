@@ -1,14 +1,17 @@
 """The state of a step model: written in place, grown, reordered, read in pieces."""
 
+import json
+
 import nnspec
 import numpy as np
 import onnx
 import pytest
-from nnspec.runtime import ArtifactError, ArtifactErrors
+from nnspec.runtime import ArtifactError, ArtifactErrors, manifest
 from nnspec.runtime import decoder as module
 from nnspec.runtime.buffer import Buffer, sized
 from nnspec.runtime.convert import widen_bfloat16
 from nnspec.runtime.decoder import decoder
+from nnspec.runtime.generate import generate
 from onnx import TensorProto, helper
 
 GPT = {"vocab": 43, "width": 24, "layers": 2, "heads": 3, "positions": 96}
@@ -158,8 +161,89 @@ def test_what_is_refused_before_anything_runs(opened, folders):
         opened["gpt2"].start(source=[[1]])
     with pytest.raises(ArtifactError, match="`rows` is 2"):
         opened["luong"].start(2, source=ids(3, 4) % 31, source_length=[1, 2, 3])
+    for rows in (None, 0, "3", 1.5):
+        with pytest.raises(ArtifactError, match="how many rows"):
+            opened["gpt2"].start(rows)
+
+
+@pytest.mark.parametrize(("call", "told"), [
+    (lambda r: r.reorder([0, 3]), r"`rows` is \[0, 3\]"), (lambda r: r.reorder([-1, 0]), r"expected rows of the batch, in \[0, 3\)"),
+    (lambda r: r.reorder([]), r"`rows` is \[\]"), (lambda r: r.reorder(1), "`rows` has 0 axes"),
+    (lambda r: r.reorder(["a"]), "`rows` holds text"), (lambda r: r.forget([1]), "for each of 3 rows"),
+    (lambda r: r.forget([-1, 0, 0]), r"`past` is \[-1, 0, 0\]"), (lambda r: r.forget([0.5, 1, 1]), "`past` is float64"),
+    (lambda r: step(r, ids(3, 2), "a"), "`new_length` holds text"), (lambda r: step(r, ids(3, 2), [0.5, 1, 1]), "`new_length` is float64"),
+])
+def test_rows_and_lengths_that_cannot_be(opened, call, told):
+    running = begin(opened["gpt2"])
+    step(running, ids(3, 2))
+    before = {k: v.read().copy() for k, v in running._states.items()}
+    with pytest.raises(ArtifactError, match=told):
+        call(running)
+    assert running.past.tolist() == [2, 2, 2] and all(np.array_equal(v.read(), before[k]) for k, v in running._states.items())
+
+
+def test_a_step_form_without_weights_is_told(tmp_path):
+    nnspec.load("gpt2", sizes=GPT).export(tmp_path, form="step", no_weights=True)
+    assert manifest.read(tmp_path).stream is not None
+    with pytest.raises(ArtifactError, match="has no weights, so it cannot run"):
+        decoder(tmp_path)
+
+
+def test_a_memory_that_all_rows_share(tmp_path):
+    (tmp_path / "spec.yaml").write_text('''
+nnspec: 1
+use: [attention]
+inputs: {bank: "float[S, 8]", tokens: "int64[B, T]"}
+graph:
+  embed: {op: embedding, in: tokens, entries: 31, width: 8}
+  mixed: {block: multi_head_attention, in: embed, heads: 2, causal: true}
+  key: {op: linear, in: bank, width: 8}
+  scores: {op: einsum, in: [mixed, key], as: "b t m, s m -> b t s"}
+  weights: {op: softmax, in: scores}
+  read: {op: einsum, in: [weights, key], as: "b t s, s m -> b t m"}
+  logits: {op: linear, in: read, width: 31}
+outputs: [logits]
+''')
+    model = nnspec.load(tmp_path / "spec.yaml")
+    made = model.export(tmp_path / "step", init=3, form="step")
+    assert made.certificate["status"] == "passed"
+    model.export(tmp_path / "full", init=3, certify="none")
+    bank, tokens = np.random.default_rng(1).normal(size=(5, 8)).astype(np.float32), ids(3, 6) % 31
+    want, d = module.open(tmp_path / "full")(bank=bank, tokens=tokens)["logits"], decoder(tmp_path / "step")
+    np.testing.assert_allclose(d.start(3, bank=bank).step(tokens=tokens)["logits"], want, rtol=1e-4, atol=1e-6)
+    running = d.start(3, bank=bank)
+    running.reorder([2, 0])
+    np.testing.assert_allclose(running.step(tokens=tokens[[2, 0]])["logits"], want[[2, 0]], rtol=1e-4, atol=1e-6)
+    alone = [generate(d, [row], {"bank": bank}, max_new_tokens=4).tokens[0].tolist() for row in ([1, 2], [3])]
+    assert [t.tolist() for t in generate(d, [[1, 2], [3]], {"bank": bank}, max_new_tokens=4).tokens] == alone
     with pytest.raises(ArtifactError, match="how many rows"):
-        opened["gpt2"].start()
+        d.start(bank=bank)
+
+
+@pytest.mark.parametrize(("change", "told"), [
+    (lambda s, m: s["states"][1].update(shape=["B", "C", 8]), "differs from the input of its name in dtype or shape"),
+    (lambda s, m: s["states"][1].update(dtype="float16"), "differs from the input of its name in dtype or shape"),
+    (lambda s, m: s["states"][1].update(name="x"), "names `x`, which is no input"),
+    (lambda s, m: s["states"][1].update(batch=7), "its rows on axis 7"),
+    (lambda s, m: s["states"][1].update(axis=0), "positions on axis 0"),
+    (lambda s, m: s["states"][1].update(axis=None), "is of the kind ring, with positions on axis None"),
+    (lambda s, m: s["states"][1].update(capacity="Z"), "the capacity Z"),
+    (lambda s, m: s["states"][1].update(window=None), "the window None"),
+    (lambda s, m: s["states"][1].update(kind="append"), "the window 5"),
+    (lambda s, m: s["states"][1].update(start="x"), "takes `x` from"),
+    (lambda s, m: s["states"].pop(0), "has 0 states of the kind clock"),
+    (lambda s, m: m["outputs"].pop(-1), "is no output of"),
+    (lambda s, m: s.update(fixed=["tokens"]), "takes `tokens` from the prefix model"),
+    (lambda s, m: s.update(limit=0), "`stream.limit` is 0"),
+    (lambda s, m: s.update(chunk=["token"]), "names `token`, which is no input"),
+    (lambda s, m: m.update(form="full"), "belongs to the form step"),
+    (lambda s, m: m.update(stream=None), "belongs to the form step"),
+])
+def test_a_changed_state_is_found_before_it_runs(folders, tmp_path, change, told):
+    value = json.loads((folders["mistral-7b"] / "manifest.json").read_text())
+    change(value["stream"], value)
+    with pytest.raises(ArtifactError, match=told):
+        manifest.decode(json.dumps(value))
 
 
 def test_bfloat16_is_bound_by_address(tmp_path):

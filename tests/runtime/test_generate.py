@@ -164,6 +164,27 @@ def test_start_forced_and_least(opened):
     assert not {stop} & {t for row in tokens(generate(d, inputs=inputs, decoder_start=3, max_new_tokens=8, suppress=[stop])) for t in row}
 
 
+@pytest.mark.parametrize("beams", [1, 3])
+def test_forced_and_suppressed_tokens_are_those_of_each_row(opened, beams):
+    rows = [[5], [1, 2, 3], [8]]
+    alone = [generate(opened["gpt2"], [r], max_new_tokens=4, beams=beams).tokens[0].tolist() for r in rows]
+    settings = {"forced_bos": 7, "begin_suppress": sorted({t for row in alone for t in row} - {7}), "max_new_tokens": 4, "beams": beams}
+    want = [generate(opened["gpt2"], [r], **settings).tokens[0].tolist() for r in rows]
+    assert tokens(generate(opened["gpt2"], rows, **settings)) == want
+    assert want[0][0] == want[2][0] == 7 != want[1][0] and want[0] != [7, *alone[0][1:]]
+
+
+def test_a_temperature_near_zero_is_greedy(opened):
+    want = tokens(generate(opened["gpt2"], [1, 2, 3], max_new_tokens=6))
+    for temperature in (1e-6, 1e-30, 1e-300):
+        assert tokens(generate(opened["gpt2"], [1, 2, 3], max_new_tokens=6, temperature=temperature, seed=4)) == want
+
+
+def test_one_output_may_be_collected_by_its_name(opened):
+    made = generate(opened["gpt2"], [1, 2, 3], max_new_tokens=2, collect="logits")
+    assert made.collected["logits"][0].shape == (2, 43)
+
+
 WRONG = [
     ({"ids": [1, 43]}, "row 0 has the id 43 at index 1"), ({"ids": [[1], [2, -1]]}, "row 1 has the id -1 at index 1"),
     ({"ids": []}, "prompt"), ({"ids": [[1], []]}, "the prompt of row 1 is empty"), ({"ids": [1.5]}, "row 0 is float64"),
@@ -181,6 +202,12 @@ WRONG = [
     ({"seed": -1, "top_k": 3}, "`seed` is -1, expected"), ({"seed": "a"}, "`seed` is 'a'"), ({"stop": "a"}, "`stop` has the id 'a'"),
     ({"suppress": 50}, "`suppress` has the id 50"), ({"keep": [[1], [1, 1]]}, "`keep` has shape"),
     ({"stop": [True]}, "`stop` has the id True"),
+    ({"ids": "1 2"}, "the ids are str"), ({"ids": 5}, "the ids are int"), ({"ids": iter([1])}, "the ids are list_iterator"),
+    ({"ids": [2 ** 70]}, "row 0 has a number beyond 64 bits"),
+    ({"temperature": float("inf")}, "`temperature` is inf"), ({"repetition_penalty": float("inf")}, "`repetition_penalty` is inf"),
+    ({"suppress": range(43)}, "no token is left"), ({"suppress": range(40), "begin_suppress": [40, 41, 42]}, "no token is left"),
+    ({"suppress": range(42), "stop": 42, "min_new_tokens": 1}, "no token is left"),
+    ({"suppress": [5, 6], "forced_eos": 6}, "`forced_eos` is 6, which `suppress` bars"),
 ]
 
 
@@ -195,6 +222,9 @@ def test_everything_wrong_is_told_at_once(opened):
     with pytest.raises(ArtifactErrors) as caught:
         generate(opened["gpt2"], [[1, 50], [60]], max_new_tokens=4, top_p=2, stop=77)
     assert len(caught.value.items) == 4
+    with pytest.raises(ArtifactErrors) as caught:                     # and what only follows from another is not
+        generate(opened["gpt2"], [[1], [2]], max_new_tokens=4, decoder_start=50, seed="a")
+    assert len(caught.value.items) == 2
 
 
 def test_without_a_bound_the_number_of_tokens_is_asked_for(opened):
@@ -233,9 +263,10 @@ def test_scores_that_are_not_numbers_are_told(opened, monkeypatch):
         run(binding)
         for value in binding.get_outputs():
             if value.shape()[-1] == 43:
-                value.update_inplace(np.full(value.shape(), np.nan, np.float32))
+                value.update_inplace(np.full(value.shape(), next(filled), np.float32))
+    filled = iter([np.nan] * 3 + [np.inf] * 3)
     monkeypatch.setattr(session, "run_with_iobinding", poisoned)
-    for settings in ({}, {"top_k": 3}, {"beams": 2}):
+    for settings in ({}, {"top_k": 3}, {"beams": 2}) * 2:
         with pytest.raises(ArtifactError, match="the scores of row 0 are not numbers"):
             generate(opened["gpt2"], [1], max_new_tokens=3, **settings)
 
