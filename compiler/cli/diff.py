@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "json", "md", "html", "github", "junit")
 LEVELS = ("info", "warning", "breaking")
-CONTRACTS = ("checkpoint", "numerics", "interface", "cache", "cost", "training", "silent")
+CONTRACTS = ("checkpoint", "numerics", "interface", "cache", "cost", "training", "silent", "deploy")
 
 
 @cli.command()
@@ -31,9 +31,12 @@ CONTRACTS = ("checkpoint", "numerics", "interface", "cache", "cost", "training",
 @click.option("--exit-code", is_flag=True, help="Exit 1 for any difference.")
 @click.option("--at", metavar="DIM=N,...", default="", help="Sizes for costs, such as B=1,S=2048.")
 @click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), default="float16", show_default=True)
+@click.option("--keys", is_flag=True, help="Also tell how every tensor of HEAD is made of those of BASE.")
+@click.option("--verify", "run", is_flag=True, help="Run both models with the same weights; exit 1 where a claim is wrong.")
+@click.option("--weights", type=click.Path(path_type=Path), help="With --verify: weights of BASE; default: random ones.")
 @click.option("--print-schema", is_flag=True, help="Print the JSON Schema of `--format json`.")
 def diff(specs: tuple[str, ...], commits: str | None, forms: tuple[str, ...], outputs: tuple[Path, ...], full: bool, summary: bool,
-         fail_on: str, exit_code: bool, at: str, dtype: str, print_schema: bool) -> None:
+         fail_on: str, exit_code: bool, at: str, dtype: str, keys: bool, run: bool, weights: Path | None, print_schema: bool) -> None:
     """Say what changed from the spec BASE to the spec HEAD, edit by edit.
 
     Each is a file, a model of the library, REF:PATH of the git repository, an exported folder or .onnx file, a lock file, or `-`.
@@ -50,20 +53,27 @@ def diff(specs: tuple[str, ...], commits: str | None, forms: tuple[str, ...], ou
     if len(outputs) not in (0, len(forms)) or (len(forms) > 1 and not outputs):
         raise click.UsageError("give one `-o FILE` for each `--format`")
     FORM[0] = "json" if forms == ("json",) and not outputs else "text"
-    found, failures = _compared(specs, commits, dims(items(at), "--at"), dtype)
+    if weights is not None and not run:
+        raise click.UsageError("`--weights` are those that `--verify` runs the models with")
+    if commits is not None and (keys or run):
+        raise click.UsageError("`--keys` and `--verify` are about two specs, not a range of commits")
+    found, failures = _compared(specs, commits, dims(items(at), "--at"), dtype, (keys, run, weights))
     command = " ".join(["nnspec diff", *([f"--git {commits}"] if commits else []), *specs])
     _write(found, [_failure(d) for d in failures], forms, outputs, (full, summary), command)
     if failures:
         raise Diagnostics([x for d in failures for x in d.items])
-    if any((exit_code and r.changed) or failing(r, wanted) for r in found):
+    from ..diff.layers import broken, differs
+    if any((exit_code and differs(r)) or failing(r, wanted) or broken(r) for r in found):
         raise Failed
 
 
-def _compared(specs: Sequence[str], commits: str | None, sizes: dict[str, int], dtype: str) -> tuple[list[Report], list[Diagnostics]]:
+def _compared(specs: Sequence[str], commits: str | None, sizes: dict[str, int], dtype: str,
+              asked: tuple[bool, bool, Path | None]) -> tuple[list[Report], list[Diagnostics]]:
     """The reports, and what could not be compared."""
     if commits is None:
+        from ..diff.layers import Asked
         from ..diff.sides import compared
-        return [compared(specs[0], specs[1], sizes, dtype)], []
+        return [compared(specs[0], specs[1], sizes, dtype, Asked(*asked))], []
     from ..diff.commits import compare_range
     made = compare_range(commits, specs, sizes, dtype)
     return list(made.reports), [wrong for _, wrong in made.failures]
@@ -120,6 +130,10 @@ def _wanted(fail_on: str) -> tuple[str, ...]:
 def failing(found: Report, wanted: tuple[str, ...]) -> bool:
     """Whether a report holds what the caller fails on."""
     least = min((LEVELS.index(w) for w in wanted if w in LEVELS), default=len(LEVELS))
+    from ..diff.layers import found_level
+    worst = found_level(found)
+    if worst >= least or (worst >= 0 and "deploy" in wanted):
+        return True
     return any(LEVELS.index(e.level) >= least or {*e.contracts, *(["silent"] if e.checkpoint == "silent" else [])} & {*wanted}
                for e in found.edits)
 

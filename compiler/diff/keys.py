@@ -68,6 +68,7 @@ class KeyMap:
         return {
             "kind": self.kind,
             "counts": {k: self.count(k) for k in KINDS} | {"dropped": len(self.dropped)},
+            "folded": [{"kind": kind, "to": new, "from": old, "text": why} for kind, new, old, why in self.rows()],
             "edits": [{"title": m.title, "rule": m.rule, "kind": m.kind, "why": list(m.why)} for m in self.moves],
             "tensors": [{"to": p, "shape": list(r.shape), "kind": r.worst, "from": r.sources(), "steps": [_step(s) for s in r.steps()]}
                         for p, r in self.recipes.items()],

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from ..lang.diagnostic import Diagnostic, Diagnostics
+from ..lang.diagnostic import Diagnostic, Diagnostics, diagnostic
 from ..lang.source import Source
 from ..pipeline import Compiled
 from .compare import compare
 from .fold import fold_tensors
+from .layers import Asked
 from .lock import ENDING, Lock, of, parse_lock, read_lock
 from .report import Consequence, Contract, Edit, Metric, Report, Side, TensorChange, Verdict, Where
 from .sources import blob, from_top, opened
@@ -18,8 +20,9 @@ from .verdict import strict_load
 UNTOLD = "a lock file holds facts, not the graph: edits cannot be told apart"
 
 
-def compared(base: str, head: str, sizes: Mapping[str, int] | None = None, dtype: str = "float16") -> Report:
-    """What changed between two things that a user names. Raises Diagnostics with all that is wrong with either."""
+def compared(base: str, head: str, sizes: Mapping[str, int] | None = None, dtype: str = "float16", asked: Asked | None = None) -> Report:
+    """What changed between two things that a user names, with what is `asked` for beside it. Raises Diagnostics with all that is wrong
+    with either."""
     found: list[Lock | Compiled] = []
     wrong: list[Diagnostic] = []
     for given in (base, head):
@@ -30,9 +33,14 @@ def compared(base: str, head: str, sizes: Mapping[str, int] | None = None, dtype
     if wrong:
         raise Diagnostics(wrong)
     a, b = found
+    asked = asked or Asked()
     if isinstance(a, Lock) or isinstance(b, Lock):
+        if asked.keys or asked.run:
+            raise Diagnostics([diagnostic("bad-lock", "a lock file holds no graph, so no tensor of it can be followed",
+                                          help="give the specs themselves")])
         return compare_locks(a if isinstance(a, Lock) else of(a), b if isinstance(b, Lock) else of(b), (base, head))
-    return compare(a, b, (base, head), sizes, dtype)
+    made = compare(a, b, (base, head), sizes, dtype)
+    return replace(made, layers={**made.layers, **asked((base, head), a, b, made)})
 
 
 def _lock(given: str) -> Lock:

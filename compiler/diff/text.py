@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from ..printing import columns
-from . import words
+from . import layers, words
 from .report import Contract, Edit, Report
 
 WIDE = 100
@@ -22,7 +22,7 @@ def text(report: Report, color: bool = False, full: bool = False, summary: bool 
         return _alone(report)
     if not report.changed:
         said = f" ({'; '.join(report.notes)})" if report.notes else " (formatting only)" if report.base.label != report.head.label else ""
-        return "\n".join([f"{label}: no architectural change{said}", *report.diagnostics]) + "\n"
+        return "\n".join([f"{label}: no architectural change{said}", *report.diagnostics, *layers.lines(report.layers)]) + "\n"
     head = f"nnspec diff  {report.base.label} -> {report.head.label}"
     lines = [_fit(head, f"structure {report.base.structure[:8]} -> {report.head.structure[:8]}", "  ")]
     lines += _verdicts(report)
@@ -30,6 +30,7 @@ def text(report: Report, color: bool = False, full: bool = False, summary: bool 
         lines += ["", *_costs(report), "", *_edits(report, color, full)]
     if full:
         lines += ["", *_tensors(report)]
+    lines += layers.lines(report.layers)
     if summary:
         lines += ["", words.tally(report)]
     lines += [f"note: {n}" for n in (*report.notes, *report.diagnostics)]

@@ -1,0 +1,131 @@
+"""What a comparison tells beside the specs, each where it is asked for: the key map, claims that were run, the ONNX layer."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..pipeline import Compiled
+from .keys import key_map
+from .replay import replay
+from .report import Report
+
+WIDE = 100
+LEVELS = ("info", "warning", "breaking")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user asked for: the key map, claims run (with `weights` of the base, a file), the ONNX layer of exported sides."""
+
+    keys: bool = False
+    run: bool = False
+    weights: Path | None = None
+
+    def __call__(self, labels: tuple[str, str], a: Compiled, b: Compiled, report: Report) -> dict[str, Any]:
+        """The layers, as JSON has them. Raises Diagnostics for weights that do not fit, and files that are no exports of ours."""
+        out: dict[str, Any] = {}
+        if self.keys or self.run:
+            steps = replay(a, b)[0] if report.edits else []
+            made = key_map(a.graph, b.graph, steps, report.edits)
+            if self.keys:
+                out["keys"] = made.data()
+            if self.run:
+                out["verify"] = self.checked(a, b, made, report)
+        if any(_exported(label) for label in labels):
+            from .onnx_layer import onnx_layer
+            out["onnx"] = onnx_layer(*labels, a, b)
+        return out
+
+    def checked(self, a: Compiled, b: Compiled, keys: Any, report: Report) -> list[dict[str, Any]]:
+        from ..checkpoints.weights import open_weights
+        from ..model import Model
+        from .verify import verify
+        with ExitStack() as stack:
+            read = None
+            if self.weights is not None:
+                loader = Model(a).loader(stack.enter_context(open_weights(self.weights)))
+                read = lambda name: loader(name, whole=False)  # noqa: E731
+            return [{**c.data(), "text": str(c)} for c in verify(a.graph, b.graph, keys, report.edits, read)]
+
+
+def _exported(label: str) -> bool:
+    path = Path(label)
+    return path.suffix == ".onnx" or (path / "model.onnx").is_file()
+
+
+def broken(report: Report) -> list[str]:
+    """Claims of the report that did not hold when they were run."""
+    return [c["text"] for c in report.layers.get("verify", ()) if c["holds"] is False]
+
+
+def differs(report: Report) -> bool:
+    """Whether anything at all is different, of the specs or of the files exported from them."""
+    return report.changed or found_level(report) >= 0
+
+
+def found_level(report: Report) -> int:
+    """The worst level of the ONNX layer's findings, as a place in LEVELS; -1 where there are none."""
+    return max((LEVELS.index(f["level"]) for f in report.layers.get("onnx", {}).get("findings", ())), default=-1)
+
+
+def lines(layers: Mapping[str, Any]) -> Iterator[str]:
+    """The layers as text."""
+    if "keys" in layers:
+        yield from _keys(layers["keys"])
+    if "verify" in layers:
+        yield ""
+        yield "  verified by running both" if layers["verify"] else "  nothing to verify: no edit"
+        for c in layers["verify"]:
+            yield from textwrap.wrap(c["text"], WIDE, initial_indent=" " * 4, subsequent_indent=" " * 8)
+    if "onnx" in layers:
+        yield from _onnx(layers["onnx"])
+
+
+def _keys(keys: Mapping[str, Any]) -> Iterator[str]:
+    counts = keys["counts"]
+    yield ""
+    yield f"  key map     {keys['kind']:<10}  " + ", ".join(f"{n:,} {k}" for k, n in counts.items() if n)
+    for r in keys["folded"]:
+        if r["kind"] != "same":
+            yield from _wrapped(r["kind"], " ".join(p for p in (r["to"], f"<- {r['from']}" if r["from"] else "") if p), r["text"])
+    for e in keys["edits"]:
+        if e["kind"] in ("silent", "refused"):
+            yield from _wrapped(e["kind"], f"the edit `{e['title']}`", e["why"][0])
+
+
+def _onnx(layer: Mapping[str, Any]) -> Iterator[str]:
+    yield ""
+    sides = layer["sides"]
+    if not sides:
+        yield f"  onnx        {layer['note']}"
+        return
+    told = [f"{s['target']} {s['dtype']}, opset {s['opsets'].get('ai.onnx', '?')}, {s['fused']} of {s['sites']} sites fused" for s in sides]
+    yield f"  onnx        {told[0]}"
+    if told[1] != told[0]:
+        yield f"              -> {told[1]}"
+    if layer["note"]:
+        yield f"              {layer['note']}"
+    for f in layer["findings"]:
+        where = f["where"] + (f" x{f['count']}" if f["count"] > 1 else "")
+        change = f"{_said(f['before'])} -> {_said(f['after'])}" + (f" ({f['note']})" if f["note"] else "")
+        yield from _wrapped(f["level"], f"{f['rule']}  {where}".rstrip(), change)
+    if not layer["findings"]:
+        yield "    nothing differs"
+
+
+def _wrapped(kind: str, what: str, text: str) -> Iterator[str]:
+    """One fact, on as many lines as it needs."""
+    line = f"    {kind:<8}  {what}"
+    if text and len(line) + len(text) + 2 <= WIDE:
+        line, text = f"{line}  {text}", ""
+    for part, indent in ((line, 0), (text, 14)):
+        yield from textwrap.wrap(part, WIDE, initial_indent=" " * indent, subsequent_indent=" " * 14, drop_whitespace=True)
+
+
+def _said(value: Any) -> str:
+    return "none" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

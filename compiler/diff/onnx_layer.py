@@ -1,0 +1,254 @@
+"""The ONNX layer: what two exported models are as ONNX files, beside what their specs say. Nothing of a file is run.
+
+Parameters and checkpoints are told from the specs, never from here: an export transposes, joins and folds tensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from ..checkpoints.weight_names import fold
+from ..lang.diagnostic import Diagnostics, diagnostic
+from ..pipeline import Compiled
+from ..runtime.manifest import FULL, NAME, NO_WEIGHTS, Manifest, read
+from .embedded import spec_text
+
+# rule -> (its mirror, level)
+ONNX_RULES = {
+    "onnx.target-changed": ("onnx.target-changed", "warning"), "onnx.dtype-changed": ("onnx.dtype-changed", "warning"),
+    "onnx.form-changed": ("onnx.form-changed", "info"), "onnx.kind-changed": ("onnx.kind-changed", "warning"),
+    "onnx.fusion-lost": ("onnx.fusion-gained", "warning"), "onnx.fusion-gained": ("onnx.fusion-lost", "info"),
+    "onnx.opset-changed": ("onnx.opset-changed", "warning"), "onnx.domain-added": ("onnx.domain-removed", "warning"),
+    "onnx.domain-removed": ("onnx.domain-added", "info"), "onnx.op-added": ("onnx.op-removed", "info"),
+    "onnx.op-removed": ("onnx.op-added", "info"), "onnx.input-added": ("onnx.input-removed", "breaking"),
+    "onnx.input-removed": ("onnx.input-added", "breaking"), "onnx.input-changed": ("onnx.input-changed", "breaking"),
+    "onnx.output-added": ("onnx.output-removed", "info"), "onnx.output-removed": ("onnx.output-added", "breaking"),
+    "onnx.output-changed": ("onnx.output-changed", "breaking"), "onnx.weight-dtype-changed": ("onnx.weight-dtype-changed", "info"),
+    "onnx.weight-shape-changed": ("onnx.weight-shape-changed", "info"), "onnx.weight-added": ("onnx.weight-removed", "info"),
+    "onnx.weight-removed": ("onnx.weight-added", "info"), "onnx.bytes-changed": ("onnx.bytes-changed", "info"),
+}
+MAIN = "ai.onnx"
+BITS = {"FLOAT": 32, "DOUBLE": 64, "FLOAT16": 16, "BFLOAT16": 16, "INT64": 64, "INT32": 32, "INT8": 8, "UINT8": 8, "INT4": 4, "UINT4": 4,
+        "BOOL": 8}
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place that has several forms: the one taken, and why each better one was not."""
+
+    form: str
+    fused: bool
+    missed: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Exported:
+    """One model as ONNX: `weights` are initializers by name, [dtype, shape]; `sites` the fusion report by path."""
+
+    label: str
+    target: str
+    dtype: str
+    kind: str
+    opsets: Mapping[str, int]
+    ops: Mapping[str, int]
+    sites: Mapping[str, Site]
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    weights: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all initializers."""
+        return sum(-(-prod(shape) * BITS.get(dtype, 32) // 8) for dtype, shape in self.weights.values())
+
+
+def is_exported(given: str) -> bool:
+    """Whether a side of a comparison is an exported model: an .onnx file, or a folder with one."""
+    path = Path(given)
+    return path.suffix == ".onnx" or (path / "model.onnx").is_file()
+
+
+def read_exported(given: str) -> Exported:
+    """An exported model. Raises Diagnostics (`bad-artifact`) where it is none of ours or damaged, and ArtifactErrors for its manifest."""
+    import onnx
+    path = Path(given) if given.endswith(".onnx") else Path(given) / "model.onnx"
+    spec_text(path)
+    data = path.read_bytes()
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception as wrong:          # protobuf reports damage by classes of its own
+        said = str(wrong).partition("\n")[0]
+        raise Diagnostics([diagnostic("bad-artifact", f"`{path}` cannot be read as an ONNX file", note=said)]) from None
+    given_in = {p.key.removeprefix("nnspec."): p.value for p in model.metadata_props}
+    manifest = _manifest(path, data)
+    sites = manifest.sites if manifest is not None else ()
+    return _exported(given, model, given_in.get("target", ""), given_in.get("dtype", ""), manifest.form if manifest else FULL, sites)
+
+
+def _manifest(path: Path, data: bytes) -> Manifest | None:
+    """The manifest beside a model, where it names this file; None where there is none."""
+    if not (path.parent / NAME).is_file():
+        return None
+    found = read(path.parent)
+    models = {found.model.file: found.model.sha256} | ({found.prefix.model.file: found.prefix.model.sha256} if found.prefix else {})
+    if models.get(path.name) == hashlib.sha256(data).hexdigest():
+        return found
+    raise Diagnostics([diagnostic("bad-artifact", f"`{path}` is not the model that its manifest names",
+                                  note="the file changed after it was exported, or was put beside the manifest of another one",
+                                  help="export the model again, or compare the file alone, in a folder without a manifest")])
+
+
+def emitted(compiled: Compiled, label: str, like: Exported) -> Exported:
+    """What a spec would be exported as, for the same target and dtype. Raises Diagnostics, as an export does."""
+    from ..backends.onnx import emit
+    made = emit(compiled.lowered(), like.target, like.dtype)
+    found = _exported(label, made.model, made.target, made.dtype, FULL, made.sites)
+    names = {"float32": "FLOAT", "float16": "FLOAT16", "bfloat16": "BFLOAT16", "uint8": "UINT8"}
+    held = {r.name: (names[r.element or made.dtype], tuple(r.shape)) for r in made.weights}
+    return Exported(**{**found.__dict__, "weights": {**found.weights, **held}})
+
+
+def _exported(label: str, model: Any, target: str, dtype: str, kind: str, sites: Any) -> Exported:
+    from onnx import TensorProto
+    graph = model.graph
+    held = {t.name: (TensorProto.DataType.Name(t.data_type), tuple(t.dims)) for t in graph.initializer}
+    return Exported(
+        label, target, dtype, kind, {o.domain or MAIN: o.version for o in model.opset_import},
+        Counter(f"{n.domain}.{n.op_type}" if n.domain else n.op_type for n in _nodes(graph)),
+        {s["path"]: Site(s["form"], bool(s["fused"]), tuple((m["form"], m["reason"]) for m in s["missed"])) for s in sites},
+        {v.name: _typed(v) for v in graph.input if v.name not in held}, {v.name: _typed(v) for v in graph.output},
+        {n: w for n, w in held.items() if not n.startswith("const/")})
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    """Every node, those of bodies too."""
+    for node in graph.node:
+        yield node
+        for a in node.attribute:
+            for body in (*([a.g] if a.HasField("g") else []), *a.graphs):
+                yield from _nodes(body)
+
+
+def _typed(value: Any) -> str:
+    from onnx import TensorProto
+    kind = value.type.tensor_type
+    dims = ", ".join(d.dim_param or (str(d.dim_value) if d.HasField("dim_value") else "?") for d in kind.shape.dim)
+    return f"{TensorProto.DataType.Name(kind.elem_type).lower()}[{dims}]"
+
+
+# findings
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One folded change of the ONNX layer."""
+
+    rule: str
+    where: str
+    before: Any
+    after: Any
+    count: int = 1
+    note: str = ""
+
+    @property
+    def level(self) -> str:
+        return ONNX_RULES[self.rule][1]
+
+    def data(self) -> dict[str, Any]:
+        return {"rule": self.rule, "level": self.level, **self.__dict__}
+
+
+def onnx_layer(base: str, head: str, a: Compiled, b: Compiled) -> dict[str, Any]:
+    """The ONNX layer of a comparison of which at least one side is an exported model; a spec is emitted as the other side was."""
+    ours = read_exported(base) if is_exported(base) else None
+    theirs = read_exported(head) if is_exported(head) else None
+    other = ours or theirs
+    assert other is not None
+    if (ours is None or theirs is None) and other.kind not in (FULL, NO_WEIGHTS):
+        return {"sides": [], "findings": [], "note": f"`{other.label}` is exported as {other.kind}: compare it with another export"}
+    one, two = ours or emitted(a, base, other), theirs or emitted(b, head, other)
+    note = "" if ours and theirs else f"`{base if ours is None else head}` as it would be exported for {other.target} in {other.dtype}"
+    return {"sides": [_side(one), _side(two)], "findings": [f.data() for f in findings(one, two)], "note": note}
+
+
+def _side(x: Exported) -> dict[str, Any]:
+    return {"label": x.label, "target": x.target, "dtype": x.dtype, "kind": x.kind, "opsets": dict(x.opsets),
+            "ops": dict(sorted(x.ops.items())),
+            "sites": len(x.sites), "fused": sum(s.fused for s in x.sites.values()), "weights": len(x.weights), "bytes": x.bytes}
+
+
+def findings(a: Exported, b: Exported) -> list[Finding]:
+    """Every change from one file to another, copies folded."""
+    out = [Finding(f"onnx.{n}-changed", "", getattr(a, n), getattr(b, n)) for n in ("target", "dtype", "kind")
+           if getattr(a, n) != getattr(b, n)]
+    out += _opsets(a, b)
+    out += _sites(a, b)
+    for what in ("input", "output"):
+        ours, theirs = getattr(a, f"{what}s"), getattr(b, f"{what}s")
+        out += [Finding(f"onnx.{what}-{_change(ours, theirs, n)}", n, ours.get(n), theirs.get(n))
+                for n in dict.fromkeys((*ours, *theirs)) if ours.get(n) != theirs.get(n)]
+    out += [Finding(f"onnx.op-{'added' if op not in a.ops else 'removed'}", op, a.ops.get(op, 0), b.ops.get(op, 0),
+                    max(a.ops.get(op, 0), b.ops.get(op, 0))) for op in sorted({*a.ops} ^ {*b.ops})]
+    out += _weights(a, b)
+    if a.bytes != b.bytes:
+        out.append(Finding("onnx.bytes-changed", "", a.bytes, b.bytes))
+    return out
+
+
+def _change(ours: Mapping[str, Any], theirs: Mapping[str, Any], name: str) -> str:
+    return "added" if name not in ours else "removed" if name not in theirs else "changed"
+
+
+def _opsets(a: Exported, b: Exported) -> Iterator[Finding]:
+    for domain in dict.fromkeys((*a.opsets, *b.opsets)):
+        was, now = a.opsets.get(domain), b.opsets.get(domain)
+        if was != now:
+            what = _change(a.opsets, b.opsets, domain)
+            yield Finding("onnx.opset-changed" if what == "changed" else f"onnx.domain-{what}", domain, was, now)
+
+
+def _sites(a: Exported, b: Exported) -> Iterator[Finding]:
+    """Sites that both have in other forms; what only one has follows from an edit of the spec."""
+    found: dict[tuple[str, str, str, str], list[str]] = {}
+    for path, old in a.sites.items():
+        new = b.sites.get(path)
+        if new is None or (new.form, new.fused) == (old.form, old.fused):
+            continue
+        rule = "onnx.form-changed" if old.fused == new.fused else "onnx.fusion-lost" if old.fused else "onnx.fusion-gained"
+        lost = new if old.fused and not new.fused else old if new.fused and not old.fused else None
+        better = (old if lost is new else new).form
+        note = next((why for form, why in lost.missed if form == better), next((why for _, why in lost.missed), "")) if lost else ""
+        found.setdefault((rule, old.form, new.form, note), []).append(path)
+    yield from _folded(found)
+
+
+def _weights(a: Exported, b: Exported) -> Iterator[Finding]:
+    found: dict[tuple[str, Any, Any, str], list[str]] = {}
+    for name in dict.fromkeys((*a.weights, *b.weights)):
+        old, new = a.weights.get(name), b.weights.get(name)
+        if old == new:
+            continue
+        if old is None or new is None:
+            dtype, shape = old or new or ("", ())
+            said = f"{dtype.lower()}{list(shape)}"
+            key = ("onnx.weight-added", None, said, "") if old is None else ("onnx.weight-removed", said, None, "")
+            found.setdefault(key, []).append(name)
+            continue
+        if old[0] != new[0]:
+            found.setdefault(("onnx.weight-dtype-changed", old[0].lower(), new[0].lower(), ""), []).append(name)
+        if old[1] != new[1]:
+            found.setdefault(("onnx.weight-shape-changed", str(list(old[1])), str(list(new[1])), ""), []).append(name)
+    yield from _folded(found)
+
+
+def _folded(found: Mapping[tuple[str, Any, Any, str], list[str]]) -> Iterator[Finding]:
+    for (rule, before, after, note), paths in found.items():
+        names = [n for n, _ in fold((p, "") for p in paths)]
+        where = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        yield Finding(rule, where, before, after, len(paths), note)
