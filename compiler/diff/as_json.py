@@ -49,7 +49,8 @@ def data(report: Report) -> dict[str, Any]:
         "tensors": {"counts": {s: {"tensors": report.count(s), "before": report.elements(s, "base"), "after": report.elements(s, "head")}
                                for s in STATUSES},
                     "changes": [_tensor(t) for t in report.tensors if t.status != "kept"]},
-        "costs": [{"metric": m.name, "unit": m.unit, "before": m.before, "after": m.after, "delta": m.delta, "percent": m.percent}
+        "costs": [{"metric": m.name, "unit": m.unit, "before": m.before, "after": m.after, "delta": m.delta, "percent": m.percent,
+                   "note": m.note}
                   for m in report.metrics],
         "sizes": dict(report.sizes), "notes": list(report.notes), "diagnostics": list(report.diagnostics), "truncated": report.truncated,
         "layers": dict(report.layers),
@@ -123,7 +124,7 @@ def schema() -> Schema:
     count = _record({"tensors": WHOLE, "before": WHOLE, "after": WHOLE})
     contract = _record({"rule": TEXT, "name": TEXT, "before": _or_null(TEXT), "after": _or_null(TEXT), "level": {"enum": list(LEVELS)}})
     cost = _record({"metric": TEXT, "unit": {"enum": ["numbers", "bytes", "FLOPs"]}, "before": _or_null(WHOLE), "after": _or_null(WHOLE),
-                    "delta": _or_null(WHOLE), "percent": _or_null({"type": "number"})})
+                    "delta": _or_null(WHOLE), "percent": _or_null({"type": "number"}), "note": TEXT})
     whole = _record({
         "schema_version": {"const": SCHEMA_VERSION}, "base": _or_null(_ref("side")), "head": _or_null(_ref("side")),
         "changed": {"type": "boolean"}, "level": _or_null({"enum": list(LEVELS)}),

@@ -15,14 +15,14 @@ from ..lang.source import Span
 from ..lang.tree import Mapping as TreeMapping
 from ..library import SPECS
 from ..pipeline import Compiled
-from .costs import Facts, facts
+from .costs import Facts, facts, metrics
 from .function import same_function
 from .interface import contracts
 from .outline import outline
 from .plan import followed
 from .regions import Found, compare_graphs
 from .replay import Step, renamed_nodes, replay
-from .report import Consequence, Contract, Edit, Metric, Place, Report, Side, Verdict, Where
+from .report import Consequence, Contract, Edit, Place, Report, Side, Verdict, Where
 from .rules import RULES
 from .tree import ASIDE, Group, aside, at, canonical
 from .verdict import checkpoint_class, conversion, level, told, touched, worst
@@ -59,10 +59,8 @@ def compare(base: Compiled, head: Compiled, labels: tuple[str, str], sizes: Mapp
     if not any(RULES[f.rule].effect == "function" for e in edits for f in e.consequences) and not same_function(base.graph, head.graph):
         edits.append(_unknown(labels))
     verdict = _verdict(sides, edits, total, interface, _cache(before, after))
-    metrics = tuple(Metric(n, "bytes" if n in ("weights", "cache") else "numbers" if n in ("parameters", "active") else "FLOPs",
-                           before.metrics[n], after.metrics[n]) for n in before.metrics)
-    return Report(*sides, verdict, tuple(edits), tuple(total.tensors), metrics, {**before.sizes, **after.sizes}, tuple(said), tuple(notes),
-                  total.truncated)
+    return Report(*sides, verdict, tuple(edits), tuple(total.tensors), metrics(before, after),
+                  {**before.sizes, **after.sizes}, tuple(said), tuple(notes), total.truncated)
 
 
 def side(compiled: Compiled, label: str) -> Side:

@@ -157,7 +157,7 @@ def _name(metric: str) -> str:
 
 
 def _metric(m: Metric) -> dict[str, Any]:
-    return {"key": m.name, "name": _name(m.name), "before": _amount(m, m.before), "after": _amount(m, m.after), "delta": m.delta,
+    return {"key": m.name, "name": words.cost(m), "before": _amount(m, m.before), "after": _amount(m, m.after), "delta": m.delta,
             "deltaText": _amount(m, m.delta, True), "percent": m.percent, "percentText": _percent(m.percent) if m.delta else ""}
 
 

@@ -21,14 +21,13 @@ from ..lang.tree import plain
 from ..pipeline import Compiled
 from ..stages.parse import parse, read_source
 from .compare import common_sizes, side
-from .costs import facts
+from .costs import UNITS, facts
 from .matching import body_hash
 from .report import Where
 from .tree import canonical
 
 VERSION = 1
 ENDING = ".nnspec.lock"
-NUMBERS = ("parameters", "active", "weights", "flops", "decode", "cache")
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,7 @@ def parse_lock(source: Source) -> Lock:
                                       help="write it again with `nnspec lock`")])
     try:
         table = {_where(k): _shape(v) for k, v in found["tensors"].items()}
-        numbers = {n: int(found["numbers"][n]) if n in found["numbers"] else None for n in NUMBERS}
+        numbers = {n: int(found["numbers"][n]) if n in found["numbers"] else None for n in UNITS}
         return Lock(found["name"], found["structure"], found["identity"], found["inputs"], found["outputs"], found["state"],
                     {k: int(v) for k, v in found["sizes"].items()}, numbers, table)
     except (KeyError, ValueError, AttributeError, TypeError) as wrong:

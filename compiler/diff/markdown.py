@@ -88,7 +88,7 @@ def _costs(r: Report) -> str:
     rows = [f"| cost @ {words.at(r)} | before | after | delta | |", "| --- | ---: | ---: | ---: | ---: |"]
     for m in words.rows(r):
         delta = words.signed(words.amount(m, m.delta), m.delta)
-        said = (words.METRICS[m.name], words.amount(m, m.before), words.amount(m, m.after), delta, words.percent(m))
+        said = (_cell(words.cost(m)), words.amount(m, m.before), words.amount(m, m.after), delta, words.percent(m))
         rows.append(f"| {' | '.join(said)} |")
     return "\n".join(rows)
 

@@ -154,6 +154,7 @@ class Metric:
     unit: str
     before: int | None
     after: int | None
+    note: str = ""
 
     @property
     def delta(self) -> int | None:

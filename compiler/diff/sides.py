@@ -10,6 +10,7 @@ from ..lang.diagnostic import Diagnostic, Diagnostics, diagnostic
 from ..lang.source import Source
 from ..pipeline import Compiled
 from .compare import compare
+from .costs import UNITS
 from .fold import fold_tensors
 from .layers import Asked
 from .lock import ENDING, Lock, of, parse_lock, read_lock
@@ -62,8 +63,7 @@ def compare_locks(a: Lock, b: Lock, labels: tuple[str, str]) -> Report:
     function = "identical" if a.identity == b.identity else "equal-up-to-names" if a.structure == b.structure else "changed"
     checkpoint = edits[0].checkpoint if edits else "same"
     verdict = Verdict(function, checkpoint, tuple(e.id for e in edits if e.checkpoint == "silent"), interface, cache)
-    metrics = tuple(Metric(n, "bytes" if n in ("weights", "cache") else "numbers" if n in ("parameters", "active") else "FLOPs",
-                           a.metrics[n], b.metrics[n]) for n in a.metrics)
+    metrics = tuple(Metric(n, unit, a.metrics[n], b.metrics[n]) for n, unit in UNITS.items())
     notes = ("costs are told at different sizes",) if a.sizes != b.sizes else ()
     return Report(_side(a, labels[0]), _side(b, labels[1]), verdict, edits, tensors, metrics, {**a.sizes, **b.sizes}, notes,
                   (UNTOLD,) if edits else ())

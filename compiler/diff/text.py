@@ -67,10 +67,11 @@ def _contracts(name: str, found: tuple[Contract, ...]) -> Iterator[str]:
 
 
 def _costs(report: Report) -> list[str]:
-    rows = [("  cost @ " + words.at(report), "before", "after", "delta", "")]
+    rows = [("  cost @ " + words.at(report), "before", "after", "delta", "", "")]
     for m in words.rows(report):
         delta = "0" if m.delta == 0 else words.signed(words.amount(m, m.delta), m.delta)
-        rows.append((f"    {words.METRICS[m.name]}", words.amount(m, m.before), words.amount(m, m.after), delta, words.percent(m)))
+        rows.append((f"    {words.METRICS[m.name]}", words.amount(m, m.before), words.amount(m, m.after), delta, words.percent(m),
+                     _clip(m.note, 36)))
     return columns(rows, frozenset({1, 2, 3, 4}))
 
 

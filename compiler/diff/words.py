@@ -9,8 +9,8 @@ from .report import Edit, Metric, Report, Where
 from .verdict import plain_load
 
 METRICS = {"parameters": "parameters", "active": "active parameters", "weights": "weights", "flops": "prefill FLOPs",
-           "decode": "decode FLOPs/token", "cache": "cache of a row"}
-SHOWN = ("parameters", "flops", "decode", "cache")
+           "decode": "decode FLOPs/token", "cache": "cache of a row", "peak": "peak activation"}
+SHOWN = ("parameters", "flops", "decode", "cache", "peak")
 LETTERS = {"breaking": "breaking", "warning": "warning", "info": "info"}
 
 
@@ -77,6 +77,11 @@ def signed(text: str, n: int | None) -> str:
 
 def percent(m: Metric) -> str:
     return "" if m.percent is None or not m.delta else f"{m.percent:+.2f}%"
+
+
+def cost(m: Metric) -> str:
+    """What a row of costs is called: of a peak, where it is too."""
+    return METRICS[m.name] + (f" {m.note}" if m.note else "")
 
 
 def rows(report: Report, names: tuple[str, ...] = SHOWN) -> list[Metric]:

@@ -201,3 +201,14 @@ def test_modern_and_window_are_told_at_other_sizes(files, capsys):
     assert found["sizes"] == {"B": 3, "S": 100}
     costs = {c["metric"]: c for c in found["costs"]}
     assert costs["cache"]["delta"] == 0 and costs["flops"]["delta"] == 3 * 6 * 4 * 768 * 100 * (100 - 100)
+
+
+@pytest.mark.parametrize("name", ["additive-seq2seq", "mixtral-8x7b", "t5-small"])
+def test_costs_are_those_of_the_command_cost(name):
+    from nnspec.diff.costs import facts
+    from nnspec.model import load
+    model = load(name)
+    costs = model.cost()
+    found = facts(model.graph, costs.sizes).metrics
+    assert found == {"parameters": costs.parameters, "active": costs.active, "weights": costs.weight_bytes, "flops": costs.flops,
+                     "decode": costs.decode_flops, "cache": costs.cache_bytes, "peak": costs.peak.bytes}
