@@ -128,7 +128,10 @@ def _sizes(manifest: Manifest, given: Mapping[str, int]) -> dict[str, int]:
             problems.append(ArtifactError("bad-inputs", f"`{name}` cannot be {size}", "a size is a number from 0"))
     odd = iter(_ODD * (1 + len(manifest.free_names)))
     for name in manifest.free_names:
-        bound = min((x.bounds[name] for x in manifest.inputs if name in x.bounds), default=None)
+        bounds = [x.bounds[name] for x in manifest.inputs if name in x.bounds]
+        if name == NEW and manifest.stream and manifest.stream.limit:
+            bounds.append(manifest.stream.limit)
+        bound = min(bounds, default=None)
         size = given[name] if name in given else max(_DEFAULTS.get(name) or next(odd), manifest.least.get(name, 0))
         if bound is not None and size > bound and name in given:
             problems.append(ArtifactError("bad-inputs", f"`{name}` is {size}, but the model takes at most {bound}"))

@@ -315,6 +315,7 @@ def _streams(m: Manifest, stream: Stream, problems: list[str]) -> None:
     given = [x.name for x in m.prefix.outputs] if m.prefix else []
     named = [*stream.chunk, *stream.fixed, *(s.name for s in stream.states)]
     problems += [f"`stream` names `{n}`, which is no input" for n in named if n not in inputs]
+    problems += [f"input `{n}` is not of the chunk, nor fixed, nor a state" for n in inputs if n not in (*named, NEW_LENGTH)]
     problems += [f"`stream` takes `{n}` from the prefix model, which does not give it"
                  for n in (*stream.fixed, *(s.start for s in stream.states if s.start)) if n not in given]
     problems += [f"`stream` has {len(c)} states of the kind clock, expected 1"

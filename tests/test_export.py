@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+import zoo
 from nnspec import runtime
 from nnspec.lang.diagnostic import Diagnostics
 from nnspec.runtime.manifest import read
@@ -207,3 +208,13 @@ def test_weights_are_given_once(model, tmp_path, given):
     with pytest.raises(Diagnostics) as found:
         model.export(tmp_path / "out", **given)
     assert [d.code for d in found.value.items] == ["bad-command"] and not (tmp_path / "out").exists()
+
+
+def test_what_a_step_needs_from_the_prefix_cannot_be_left_out(tmp_path):
+    model = zoo.model("bart-base")
+    with pytest.raises(Diagnostics) as caught:
+        model.export(tmp_path / "out", init=1, form="step", without=("source_length",))
+    found, = caught.value.items
+    assert (found.code, found.headline) == ("absent-value", "input `source_length` cannot be left out of the step form")
+    assert found.labels and not (tmp_path / "out").exists()
+    model.export(tmp_path / "out", init=1, form="step", without=("target_length",), certify="none")

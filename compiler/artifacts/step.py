@@ -25,7 +25,12 @@ def emit_step(model: Any, form: StepForm, target: str, dtype: str, without: froz
     prefix = None
     if form.prefix is not None:
         here = {a.name for a in form.prefix.root.arguments}
-        prefix = emit(form.prefix, target, dtype, without & here, "", typical)
+        try:
+            prefix = emit(form.prefix, target, dtype, without & here, "", typical)
+        except Diagnostics as found:
+            if not without & here or any(x.code != "absent-value" for x in found.items):
+                raise
+            raise _needed(model, without & here) from None
     return step, prefix, stream(model, form, dtype)
 
 
@@ -45,6 +50,12 @@ def _state(state: FormState, rows: Any, dtype: str) -> State:
     batch = next((k for k, d in enumerate(state.type.shape) if d == rows), 0)
     return State(state.name, state.kind, element, shape, batch, state.axis, layout.capacity if layout else None,
                  layout.window if layout else None, state.start, grows)
+
+
+def _needed(model: Any, names: frozenset[str]) -> Diagnostics:
+    return Diagnostics([diagnostic("absent-value", f"input `{name}` cannot be left out of the step form", model.lowered.root.origin.span,
+                                   note="the prefix model gives what comes of it to every step",
+                                   help="keep it: where it is not given, nothing is hidden") for name in sorted(names)])
 
 
 def _check_without(model: Any, form: StepForm, without: frozenset[str]) -> None:

@@ -231,6 +231,7 @@ outputs: [logits]
     (lambda s, m: s["states"][1].update(window=None), "the window None"),
     (lambda s, m: s["states"][1].update(kind="append"), "the window 5"),
     (lambda s, m: s["states"][1].update(start="x"), "takes `x` from"),
+    (lambda s, m: s["states"].pop(1), "is not of the chunk, nor fixed, nor a state"),
     (lambda s, m: s["states"].pop(0), "has 0 states of the kind clock"),
     (lambda s, m: m["outputs"].pop(-1), "is no output of"),
     (lambda s, m: s.update(fixed=["tokens"]), "takes `tokens` from the prefix model"),
