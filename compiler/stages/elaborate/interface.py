@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
 from typing import Any
 
-import networkx as nx
-
 from ...lang.diagnostic import Label, Sink, diagnostic, fault, nearest, suggest
+from ...lang.source import Span
 from ...lang.spec import BlockSpec, Field, FieldValue, Items, NodeSpec, SettingSpec, SlotSpec
 from ...lang.tree import Mapping as TreeMapping
 from ...lang.tree import Scalar
@@ -137,24 +138,51 @@ def _field_references(f: Field, target: Interface, spec: NodeSpec, scalars: Any,
 
 def order(block: BlockSpec, sink: Sink) -> tuple[list[NodeSpec], set[str]]:
     """The nodes so that each follows what it reads, and the names that lie on a loop (each loop is reported)."""
-    graph: nx.DiGraph[str] = nx.DiGraph()
     position = {name: i for i, name in enumerate(block.nodes)}
-    graph.add_nodes_from(position)
+    reads: dict[str, dict[str, Scalar]] = {name: {} for name in position}
     for name, spec in block.nodes.items():
         for scalar in references(spec, block, sink):
             head = scalar.text.partition(".")[0]
-            if head in position and not graph.has_edge(head, name):
-                graph.add_edge(head, name, at=scalar)
+            if head in position:
+                reads[name].setdefault(head, scalar)
+    looped: set[str] = set()
+    try:
+        names = _in_order(reads, position)
+    except CycleError:
+        looped = _loops(reads, position, sink)
+        names = _in_order({n: [h for h in heads if h not in looped] for n, heads in reads.items() if n not in looped}, position)
+    return [block.nodes[n] for n in names], looped
+
+
+def _in_order(reads: Mapping[str, Iterable[str]], position: Mapping[str, int]) -> list[str]:
+    """Every name behind those that it reads; of several that may come next, the one that is written first. Raises CycleError."""
+    sorter = TopologicalSorter(reads)
+    sorter.prepare()
+    ready: list[tuple[int, str]] = []
+    out = []
+    while sorter.is_active():
+        for name in sorter.get_ready():
+            heappush(ready, (position[name], name))
+        out.append(heappop(ready)[1])
+        sorter.done(out[-1])
+    return out
+
+
+def _loops(reads: Mapping[str, Mapping[str, Scalar]], position: dict[str, int], sink: Sink) -> set[str]:
+    """The names on loops, each loop reported."""
+    import networkx as nx  # 0.1 s, which only a loop pays for
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_edges_from((head, name, {"at": at}) for name, heads in reads.items() for head, at in heads.items())
     looped: set[str] = set()
     for part in list(nx.strongly_connected_components(graph)):
         if len(part) > 1 or graph.has_edge(*(2 * tuple(part))):
             _report_loop(graph.subgraph(part), position, sink)
             looped |= part
-    graph.remove_nodes_from(looped)
-    return [block.nodes[n] for n in nx.lexicographical_topological_sort(graph, key=position.__getitem__)], looped
+    return looped
 
 
 def _report_loop(part: Any, position: dict[str, int], sink: Sink) -> None:
+    import networkx as nx
     start = min(part, key=position.__getitem__)
     edges = nx.find_cycle(part, start)
     names = [a for a, _ in edges]
@@ -165,16 +193,27 @@ def _report_loop(part: Any, position: dict[str, int], sink: Sink) -> None:
 
 def endless(main: BlockSpec, sink: Sink) -> set[BlockSpec]:
     """The blocks that contain themselves, each loop of them reported."""
-    graph: nx.DiGraph[Any] = nx.DiGraph()
+    uses: dict[BlockSpec, dict[BlockSpec, Span]] = {}
     todo, seen = list(main.unit.blocks.values()), set(main.unit.blocks.values())
     for block in todo:
         for spec in (s for node in block.nodes.values() for s in written(node)):
             used = block.unit.blocks.get(spec.target.text) if spec.kind in ("block", "name") else None
-            if used and not graph.has_edge(block, used):
-                graph.add_edge(block, used, at=spec.target.span)
+            if used:
+                uses.setdefault(block, {}).setdefault(used, spec.target.span)
             if used and used not in seen:
                 seen.add(used)
                 todo.append(used)
+    try:
+        TopologicalSorter(uses).prepare()
+        return set()
+    except CycleError:
+        return _endless(uses, sink)
+
+
+def _endless(uses: Mapping[BlockSpec, Mapping[BlockSpec, Span]], sink: Sink) -> set[BlockSpec]:
+    import networkx as nx
+    graph: nx.DiGraph[Any] = nx.DiGraph()
+    graph.add_edges_from((block, used, {"at": at}) for block, inner in uses.items() for used, at in inner.items())
     looped: set[BlockSpec] = set()
     for part in list(nx.strongly_connected_components(graph)):
         first = min(part, key=lambda b: b.span.start)
@@ -185,7 +224,7 @@ def endless(main: BlockSpec, sink: Sink) -> set[BlockSpec]:
             sink.add(diagnostic("cycle", f"blocks contain each other in a loop: {' -> '.join([*names, names[0]])}", *labels,
                                 help="repeat a block with `repeat: n`"))
             looped |= part
-    return looped | {b for b in graph if b not in looped and looped & nx.descendants(graph, b)} if looped else set()
+    return looped | {b for b in graph if b not in looped and looped & nx.descendants(graph, b)}
 
 
 def written(spec: NodeSpec) -> Iterator[NodeSpec]:
@@ -205,13 +244,19 @@ def written(spec: NodeSpec) -> Iterator[NodeSpec]:
 
 def unused(block: BlockSpec) -> list[tuple[Scalar | NodeSpec, list[str]]]:
     """Nodes and inputs that nothing reads and that are no output, each with what only they need."""
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    graph.add_nodes_from([*block.inputs, *block.nodes])
-    for name, spec in block.nodes.items():
-        graph.add_edges_from((s.text.partition(".")[0], name) for s in references(spec, block))
-    heads = {ref.text.partition(".")[0] for _, ref in block.outputs}
-    needed = set().union(*(nx.ancestors(graph, h) | {h} for h in heads if h in graph)) if heads else set()
+    reads = {name: {s.text.partition(".")[0] for s in references(spec, block)} for name, spec in block.nodes.items()}
+    needed = _behind(reads, {ref.text.partition(".")[0] for _, ref in block.outputs})
     idle = [n for n in (*block.nodes, *block.inputs) if n not in needed]
-    ends = [n for n in idle if not any(True for _ in graph.successors(n))]
-    return [(block.nodes[n] if n in block.nodes else block.inputs[n].name,
-             [m for m in idle if nx.has_path(graph, m, n) and m != n]) for n in ends]
+    read = set().union(*reads.values())
+    return [(block.nodes[n] if n in block.nodes else block.inputs[n].name, [m for m in idle if m != n and m in _behind(reads, {n})])
+            for n in idle if n not in read]
+
+
+def _behind(reads: Mapping[str, set[str]], ends: set[str]) -> set[str]:
+    """The names themselves, and all that they read, directly or not."""
+    found, todo = set(ends), list(ends)
+    while todo:
+        new = reads.get(todo.pop(), set()) - found
+        found |= new
+        todo += new
+    return found
