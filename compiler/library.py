@@ -23,6 +23,11 @@ def is_model(name: str) -> bool:
     return bool(re.fullmatch(r"[\w.-]+", name)) and (MODELS / f"{name}.yaml").is_file()
 
 
+def ships(path: str | Path) -> bool:
+    """Whether a file comes with nnspec."""
+    return Path(path).is_absolute() and SPECS in Path(path).parents
+
+
 def find(path: str | Path) -> Path:
     """The file, or the library model of that name. Raises Diagnostics (`bad-path`)."""
     text = str(path)

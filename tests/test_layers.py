@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted([*(ROOT / "compiler").rglob("*.py"), *(ROOT / "runtime").rglob("*.py")])
-LIMIT, FUNCTION, PAGE = 400, 40, 90
+LIMIT, FUNCTION, PAGE = 400, 40, 80
 
 
 def module_name(path: Path) -> str:

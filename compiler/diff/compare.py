@@ -13,7 +13,7 @@ from ..ir.text import identity_hash, structure_hash
 from ..lang.diagnostic import Diagnostics, diagnostic, suggest
 from ..lang.source import Span
 from ..lang.tree import Mapping as TreeMapping
-from ..library import SPECS
+from ..library import SPECS, ships
 from ..pipeline import Compiled
 from .costs import Facts, facts, metrics
 from .function import same_function
@@ -164,9 +164,8 @@ def _place(group: Group, which: str, tree: TreeMapping | None) -> Place | None:
 def place(span: Span) -> Place:
     """A span as a report says it; files of the library by their name."""
     name = span.source.name
-    with_library = Path(name)
-    if with_library.is_absolute() and SPECS in with_library.parents:
-        name = str(with_library.relative_to(SPECS))
+    if ships(name):
+        name = str(Path(name).relative_to(SPECS))
     return Place(name, span.line, span.column)
 
 

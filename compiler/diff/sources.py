@@ -10,7 +10,7 @@ from pathlib import Path
 from ..lang.diagnostic import Diagnostics, diagnostic
 from ..lang.source import Source
 from ..lang.tree import Mapping, kind
-from ..library import SPECS
+from ..library import ships
 from ..pipeline import Compiled, front
 from ..stages.parse import MAX_BYTES, load, parse
 from .embedded import spec_text
@@ -63,7 +63,7 @@ def _reader(ref: str, folder: Path | None) -> Callable[[Path], tuple[Source, Map
     head = f"{ref}:."
 
     def read(path: Path) -> tuple[Source, Mapping]:
-        if path.is_absolute() and SPECS in path.parents:
+        if ships(path):
             return load(path)
         text = path.as_posix()
         at = text.find(head)

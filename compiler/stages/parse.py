@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import yaml
@@ -83,6 +84,13 @@ def parse(source: Source) -> Tree:
 def load(path: str | Path) -> tuple[Source, Mapping]:
     """Read and parse a file that must be a mapping. Raises `Diagnostics`."""
     source = read_source(path)
+    return _mapping(source.name, source.text)
+
+
+@lru_cache(maxsize=64)
+def _mapping(name: str, text: str) -> tuple[Source, Mapping]:
+    """A source and its tree; a file that several specs use is parsed once."""
+    source = Source(name, text)
     tree = parse(source)
     if not isinstance(tree, Mapping):
         raise Diagnostics([diagnostic("bad-spec", f"a spec is a mapping, not {kind(tree)}", tree.span)])

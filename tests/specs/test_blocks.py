@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from nnspec.ir.graph import walk
 from nnspec.ir.parameters import count, state_shapes
-from nnspec.lang.diagnostic import Diagnostics
+from nnspec.lang.diagnostic import Diagnostics, Sink
+from nnspec.library import ships
 from nnspec.pipeline import front, load
+from nnspec.stages.check import check
 
 BLOCKS = Path(__file__).parents[2] / "specs" / "blocks"
 FILES = sorted(p.stem for p in BLOCKS.glob("*.yaml"))
@@ -32,6 +34,16 @@ def outputs(found):
 def helpers(tree):
     """Blocks that other blocks of their file use."""
     return {"read_memory"} & set(tree.keys())
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_file_keeps_to_the_structure(file):
+    """`front` does not check them again."""
+    source, tree = load(BLOCKS / f"{file}.yaml")
+    assert ships(source.name)
+    sink = Sink()
+    check(tree, sink, "library")
+    sink.check()
 
 
 @pytest.mark.parametrize("file", FILES)
