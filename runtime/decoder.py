@@ -13,6 +13,7 @@ import numpy as np
 from .arguments import prepare
 from .buffer import Buffer, sized
 from .convert import Unfit, convert
+from .dimension import parse
 from .errors import ArtifactError, check
 from .manifest import NEW, NEW_LENGTH, NO_WEIGHTS, STEP, Manifest, Output, State, read
 from .origin import explain
@@ -236,8 +237,8 @@ class Running:
         return run
 
     def _shape(self, state: State) -> tuple[int, ...]:
-        sizes = {state.capacity: self._slots(state)}
-        return tuple(n if isinstance(n, int) else sizes.get(n, self.rows) for n in state.shape)
+        sizes = {**self._sizes, str(self._row): self.rows, str(state.capacity): self._slots(state)}
+        return tuple(parse(n).size(sizes) or 0 for n in state.shape)
 
     def _slots(self, state: State) -> int:
         if state.window is None:

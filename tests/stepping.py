@@ -67,6 +67,8 @@ class TorchStepper:
         before = {} if self.prefix is None else call(self.prefix, form.prefix, arrays)
         sizes = {s.layout.capacity: s.layout.window - 1 + size if s.layout.ring else length + size for s in form.states if s.layout}
         sizes |= {str(d): rows for d in form.states[0].type.shape[:1]} if form.states else {}
+        types = {a.name: a.type for a in form.step.root.arguments}
+        sizes |= {str(d): n for name in form.fixed for d, n in zip(types[name].shape, before[name].shape, strict=True)}
         state = {s.name: before[s.start] if s.start else junk(s, sizes, rng) for s in form.states}
         inner = {*form.fixed, *(s.start for s in form.states)}
         put, done, last = Put(length, {}), np.zeros(rows, int), {}

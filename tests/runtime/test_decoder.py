@@ -220,6 +220,30 @@ outputs: [logits]
         d.start(bank=bank)
 
 
+def test_a_carry_that_starts_at_zeros_of_the_size_of_the_memory(tmp_path):
+    """What has been added up along T, for every entry of a memory of free size."""
+    (tmp_path / "spec.yaml").write_text('''
+nnspec: 1
+inputs: {bank: "float[B, S, 8]", tokens: "int64[B, T]"}
+graph:
+  embed: {op: embedding, in: tokens, entries: 31, width: 8}
+  near: {op: einsum, in: [embed, bank], as: "b t m, b s m -> b t s"}
+  total: {op: cumsum, in: near, axis: 1}
+outputs: [total]
+''')
+    model = nnspec.load(tmp_path / "spec.yaml")
+    made = model.export(tmp_path / "step", init=3, form="step", along="T")
+    assert made.certificate["status"] == "passed"
+    model.export(tmp_path / "full", init=3, certify="none")
+    bank, tokens = np.random.default_rng(1).normal(size=(3, 5, 8)).astype(np.float32), ids(3, 6) % 31
+    want = module.open(tmp_path / "full")(bank=bank, tokens=tokens)["total"]
+    running = decoder(tmp_path / "step").start(bank=bank)
+    np.testing.assert_allclose(running.step(tokens=tokens[:, :4])["total"], want[:, :4], rtol=1e-4, atol=1e-6)
+    order = [2, 0]
+    running.reorder(order)
+    np.testing.assert_allclose(running.step(tokens=tokens[order, 4:])["total"], want[order, 4:], rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize(("change", "told"), [
     (lambda s, m: s["states"][1].update(shape=["B", "C", 8]), "differs from the input of its name in dtype or shape"),
     (lambda s, m: s["states"][1].update(dtype="float16"), "differs from the input of its name in dtype or shape"),

@@ -47,7 +47,7 @@ def stream_axis(graph: Graph) -> str:
     nodes = list(walk(graph.root))
     ordered = any(getattr(n.op, "name", "") in AT_MOST for _, _, n in nodes)
     ways = [_axes(nodes, _causal), _axes(nodes, _stateful), _axes(nodes, _timed) if ordered else {}]
-    plain = _plain(graph)
+    plain = _plain(a.type for a in graph.root.arguments)
     found = next((kept for way in ways if (kept := {k: v for k, v in way.items() if k in plain})), {})
     told = [symbol for symbol in found if any(d == Dim.symbol(symbol) for _, v in graph.root.outputs for d in graph.root.type(v).shape)]
     if len(found) == 1 or len(told) == 1:
@@ -99,14 +99,14 @@ def _size(region: Region, node: Node, port: str, axis: int) -> Dim:
     return region.type(given).shape[axis]
 
 
-def _plain(graph: Graph) -> list[str]:
-    """The free dimensions that are axes of inputs, behind their rows."""
-    sizes = (d for a in graph.root.arguments for d in a.type.shape[1:] if d.value is None)
+def _plain(types: Iterable[TensorType]) -> list[str]:
+    """The free dimensions that are axes of these types, behind their rows."""
+    sizes = (d for t in types for d in t.shape[1:] if d.value is None)
     return list(dict.fromkeys(str(d) for d in sizes if d == Dim.symbol(min(d.symbols()))))
 
 
 def _check_axis(graph: Graph, symbol: str) -> None:
-    if symbol not in (known := _plain(graph)):
+    if symbol not in (known := _plain(a.type for a in graph.root.arguments)):
         raise Diagnostics([diagnostic("cannot-stream", f"no input has the axis `{symbol}`", graph.root.origin.span,
                                       help=[*suggest(symbol, known, "axes"), "the stream axis is an axis of an input, behind its rows"])])
 
@@ -123,7 +123,7 @@ def _derive(flat: Graph, symbol: str) -> StepForm:
         if facts.axes(a.type) and a.name not in dropped:
             d.argument(a.name, a.type)
     outputs, refused = _outputs(d)
-    refused = refused or _mixed(d)
+    refused = refused or _mixed(d) or _sizeless(d)
     if refused:
         more = [r.diagnostic for r in d.memo.values() if isinstance(r, Refused)]
         once: dict[object, Diagnostic] = {}
@@ -174,6 +174,17 @@ def _mixed(d: Deriver) -> list[Diagnostic]:
             live |= {v.node for v in node.values}
     return [d.refuse(node, f"brings the rows of a batch together{where and ', '}{where}, and each may be at another position").diagnostic
             for node, where in mixing(d.region, d.rows, d.facts.moving, frozenset(live))]
+
+
+def _sizeless(d: Deriver) -> list[Diagnostic]:
+    """States at zeros whose sizes only the chunks tell, and not what is there before them."""
+    known, found = d.rows.symbols() | {*_plain(d.region.type(v) for v in d.fixed)}, []
+    for s in (s for s in d.states.values() if s.name not in d.starts):
+        sizes = [x for k, x in enumerate(s.type.shape) if k != s.axis and (len(x.symbols()) > 1 or not x.symbols() <= known)]
+        found += [diagnostic("cannot-stream", f"the model cannot be run step by step along `{d.facts.symbol}`", d.region.origin.span,
+                             note=f"the state `{s.name}` is {s.type}, and `{x}` is not known before the first chunk",
+                             help=f"write a number for `{min(x.symbols())}` in `inputs:`") for x in sizes]
+    return found
 
 
 def _outputs(d: Deriver) -> tuple[list[tuple[str, Value]], list[Diagnostic]]:
