@@ -15,7 +15,7 @@ import numpy as np
 from .decoder import Decoder
 from .errors import ArtifactError
 from .generate import scores_output, tokens_input
-from .manifest import FLOATS, Output
+from .manifest import FLOATS, NEW, Output
 from .text import source_input
 
 SHADES = " ░▒▓█"
@@ -24,11 +24,14 @@ ENDINGS = (".png", ".svg", ".pdf")
 
 
 def alignment_output(decoder: Decoder) -> Output:
-    """The output with weights over the source, float [B, N, S]. Raises `ArtifactError` (code `bad-inputs`) unless there is one."""
+    """The output with weights over the source, float [B, N, S] or, by heads, [B, H, N, S].
+
+    Raises `ArtifactError` (code `bad-inputs`) unless there is one.
+    """
     scores, source = scores_output(decoder, None, tokens_input(decoder)), source_input(decoder)
     extent = source.shape[1] if source is not None else None
-    found = [x for x in decoder.outputs if x.dtype in FLOATS and len(x.shape) == 3 and x.shape[1] == "N" and x.name != scores.name
-             and (extent is None or x.shape[2] == extent)]
+    found = [x for x in decoder.outputs if x.dtype in FLOATS and len(x.shape) in (3, 4) and x.shape[-2] == NEW and x.name != scores.name
+             and (extent is None or x.shape[-1] == extent)]
     if len(found) == 1:
         return found[0]
     headline = "several outputs hold weights" if found else "the model has no output with weights over its source"

@@ -69,6 +69,17 @@ def source_input(decoder: Decoder) -> Input | None:
     return found[0] if len(found) == 1 else None
 
 
+def source_rows(decoder: Decoder, rows: Sequence[Sequence[int]], inputs: Mapping[str, Any]) -> list[list[int]]:
+    """The ids of each row that the prefix model read, without padding: those in `inputs`, else `rows`; none where it reads no ids."""
+    source = source_input(decoder)
+    if source is None or source.name not in inputs:
+        return [] if source is None else [list(row) for row in rows]
+    ids, others = np.asarray(inputs[source.name]), decoder.manifest.prefix.inputs if decoder.manifest.prefix else ()
+    told = next((inputs[x.name] for x in others if x.length_of == source.shape[1] and inputs.get(x.name) is not None), None)
+    length = np.full(len(ids), ids.shape[1]) if told is None else np.asarray(told)
+    return [row[:n].tolist() for row, n in zip(ids, length, strict=True)]
+
+
 def _source(decoder: Decoder, source: Input, rows: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
     """The rows padded on the right, with their lengths or a mask where the model takes one."""
     assert decoder.manifest.prefix is not None

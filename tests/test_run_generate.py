@@ -2,6 +2,7 @@
 
 import struct
 
+import nnspec
 import numpy as np
 import pytest
 import zoo
@@ -102,6 +103,38 @@ def test_a_source_from_a_file(folders, capsys, tmp_path):
     assert [list(map(int, row)) for row in said] == [t.tolist() for t in want.tokens]
     assert run(folder, "--generate", "--start", 1) == 2
     assert "input `source` is missing" in capsys.readouterr().err
+
+
+def test_a_picture_is_over_the_source_of_the_file(folders, capsys, tmp_path):
+    np.savez(tmp_path / "in.npz", source=np.array([[5, 3, 9, 4], [7, 8, 1, 0]]), source_length=np.array([4, 3]))
+    arguments = ("--inputs", tmp_path / "in.npz", "--ids", "1,6", "--ids", "2", "--max-new", 2, "--attention")
+    assert run(folders["additive-seq2seq"], "--generate", *arguments) == 0
+    said = [line.strip() for line in capsys.readouterr().out.splitlines() if "source tokens" in line]
+    assert said == ["weights over 4 source tokens: 5 3 9 4", "weights over 3 source tokens: 7 8 1"]
+
+
+def test_weights_of_heads_are_averaged(capsys, tmp_path):
+    (tmp_path / "spec.yaml").write_text('''
+nnspec: 1
+use: [attention]
+inputs: {source: "int64[B, S]", source_length: "int64[B]", target: "int64[B, T]"}
+graph:
+  keys: {op: embedding, in: source, entries: 31, width: 12}
+  embed: {op: embedding, in: target, entries: 37, width: 12}
+  mixed: {block: multi_head_attention, in: embed, heads: 3, causal: true}
+  query_heads: {op: rearrange, in: mixed, as: "b t (h d) -> b h t d", h: 3}
+  key_heads: {op: rearrange, in: keys, as: "b s (h d) -> b h s d", h: 3}
+  read: {op: attention, query: query_heads, key: key_heads, value: key_heads, length: source_length}
+  joined: {op: rearrange, in: read.out, as: "b h t d -> b t (h d)"}
+  logits: {op: linear, in: joined, width: 37}
+outputs: {logits: logits, look: read.weights}
+''')
+    nnspec.load(tmp_path / "spec.yaml").export(tmp_path / "step", init=2, form="step", certify="none")
+    assert run(tmp_path / "step", "--generate", "--ids", "5,3", "--ids", "7,8,1", "--start", 1, "--max-new", 2, "--attention") == 0
+    made = generate_ids(decoder(tmp_path / "step"), [[5, 3], [7, 8, 1]], decoder_start=1, max_new_tokens=2, collect=["look"])
+    assert made.collected["look"][0].shape == (2, 3, 3)
+    want = [f"{row.max():4.2f}" for weights in made.collected["look"] for row in weights.mean(1)]
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines() if "|" in line] == want
 
 
 @pytest.mark.parametrize("name", ["gpt2", "additive-seq2seq"])

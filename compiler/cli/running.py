@@ -52,7 +52,7 @@ def run_generation(folder: Path, inputs: Path | None, device: str, options: dict
     from ..runtime.data import load_inputs
     from ..runtime.decoder import decoder
     from ..runtime.generate import generate
-    from ..runtime.text import generate_ids, generate_text, tokenizer
+    from ..runtime.text import generate_ids, generate_text, source_rows, tokenizer
     if asked["plot"]:
         check_picture(asked["plot"])
     opened = decoder(folder, device, **options)
@@ -74,7 +74,7 @@ def run_generation(folder: Path, inputs: Path | None, device: str, options: dict
         for tokens, reason in zip(made.tokens, made.reasons, strict=True):
             print(" ".join(map(str, tokens.tolist())) if words is None else words.decode(tokens.tolist()), f"({reason})")
     if weights is not None:
-        _show_weights(made, weights, rows, words, asked)
+        _show_weights(made, weights, source_rows(opened, rows, given), words, asked)
 
 
 def _settings(asked: Mapping[str, Any], seed: int, limit: int | None) -> dict[str, Any]:
@@ -95,10 +95,11 @@ def _ids(text: str) -> list[int]:
 
 
 def _show_weights(made: Any, name: str, rows: list[list[int]], words: Any, asked: Mapping[str, Any]) -> None:
-    """Print, and draw, the weights of each row."""
+    """Print, and draw, the weights of each row over its source; those of several heads are averaged."""
     from ..runtime.alignment import plot, table
     spell = (lambda ids: [words.id_to_token(int(i)) or str(i) for i in ids]) if words is not None else lambda ids: [str(i) for i in ids]
     for k, (tokens, weights) in enumerate(zip(made.tokens, made.collected[name], strict=True)):
+        weights = weights.mean(1) if weights.ndim == 3 else weights         # [new, H, S]
         size = len(rows[k]) if k < len(rows) and rows[k] else weights.shape[1]
         source = spell(rows[k]) if k < len(rows) and rows[k] else [str(i) for i in range(size)]
         shown = weights[:len(tokens), :size]

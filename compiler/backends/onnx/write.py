@@ -21,10 +21,11 @@ from onnx import ModelProto, TensorProto
 from ... import __version__
 from ...checkpoints.weight_file import Deferred, Turned
 from ...checkpoints.weight_names import fold
+from ...ir.graph import ARGUMENT
 from ...ir.parameters import state_shapes
 from ...lang.diagnostic import Diagnostics, diagnostic
 from ...runtime.convert import narrow_bfloat16
-from ...runtime.manifest import FULL, NAME, NO_WEIGHTS, STEP, DataFile, Manifest, ModelFile, Part, Stream, encode
+from ...runtime.manifest import FULL, NAME, NO_WEIGHTS, STEP, DataFile, Input, Manifest, ModelFile, Part, Stream, encode
 from .builder import ELEMENT, Recipe
 from .emit import Emitted
 from .interface import interface
@@ -103,9 +104,24 @@ def _stage(emitted: Emitted, staged: Path, tensors: Tensors | None, stream: Stre
         name=emitted.graph.name, form=NO_WEIGHTS if tensors is None else form, target=emitted.target,
         dtype=emitted.dtype, producer=f"nnspec {__version__}", model=files[0], data=data, inputs=inputs, outputs=outputs,
         structure=structure, identity=identity, parameters=_parameters(models), sites=emitted.sites, stream=stream,
-        prefix=None if prefix is None else Part(files[1], *interface(prefix), prefix.sites))
+        prefix=None if prefix is None else _prefix_part(prefix, files[1], inputs))
     (staged / NAME).write_bytes(encode(manifest).encode())
     return manifest
+
+
+def _prefix_part(prefix: Emitted, file: ModelFile, step: tuple[Input, ...]) -> Part:
+    """The prefix model; what it only hands on is a length, or ids, of what the step model says."""
+    inputs, outputs = interface(prefix)
+    names, told = [a.name for a in prefix.graph.root.arguments], {x.name: x for x in step}
+    handed = {names[v.output]: told[o] for o, v in prefix.graph.root.outputs if v.node == ARGUMENT and o in told}
+    free = {str(n) for x in inputs for n in x.shape}
+
+    def known(x: Input) -> Input:
+        other = handed.get(x.name, x)
+        length = other.length_of if other.length_of in free else None
+        below = other.ids_below if isinstance(other.ids_below, int) or other.ids_below in free else None
+        return replace(x, length_of=x.length_of or length, ids_below=below if x.ids_below is None else x.ids_below)
+    return Part(file, tuple(known(x) for x in inputs), outputs, prefix.sites)
 
 
 def _parameters(models: list[Emitted]) -> int:
