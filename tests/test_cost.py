@@ -122,8 +122,8 @@ def test_decoding_is_that_of_the_whole_step_form(name):
     sizes = at(name, (1, 13, 7, 5))
     found, length = zoo.model(name).cost("float32", **sizes), sizes[form.along]
     assert found.decode_flops == flops(form.step, decode_sizes(form, length, sizes))
-    assert found.cache_bytes == sum(n for _, n in cache(form, 4).held(length))
-    assert found.cache_position == sum(n for _, n, kept in cache(form, 4).parts if kept != 0)
+    assert found.cache_bytes == sum(n for _, n in cache(form, sizes, 4).held(length))
+    assert found.cache_position == sum(n for _, n, kept in cache(form, sizes, 4).parts if kept != 0)
 
 
 def test_a_window_bounds_the_cache_and_the_keys():
@@ -131,6 +131,34 @@ def test_a_window_bounds_the_cache_and_the_keys():
     assert near.cache_bytes == 1000 * near.cache_position and near.cache_position == beyond.cache_position
     assert at_end.cache_bytes == beyond.cache_bytes == 4096 * near.cache_position
     assert at_end.decode_flops == beyond.decode_flops > near.decode_flops
+
+
+SEEN = """
+nnspec: 1
+inputs: {bank: "float[B, S <= 200, 8]", tokens: "int64[B, T]"}
+graph:
+  embed: {op: embedding, in: tokens, entries: 31, width: 8}
+  mixed: {repeat: 2, block: mix, in: embed, width: 8 + 8 * i}
+  near: {op: einsum, in: [mixed, bank], as: "b t m, b s m -> b t s"}
+  total: {op: cumsum, in: near, axis: 1}
+outputs: [total]
+blocks:
+  mix:
+    settings: {width: int}
+    inputs: {in: "float[B, T, D]"}
+    graph:
+      up: {op: linear, in: in, width: width}
+      down: {op: linear, in: up, width: D}
+"""
+
+
+def test_a_state_over_a_memory_of_free_size_and_copies_of_several_shapes(tmp_path):
+    (tmp_path / "seen.yaml").write_text(SEEN)
+    model = nnspec.load(tmp_path / "seen.yaml")
+    assert model.cost(B=3, S=50, T=7).cache_bytes == 3 * 4 * 50                # sums are in float32
+    assert dict(model.cost(B=1, S=50, T=7).flop_parts) == {
+        "mixed.{i}.up": 2 * 7 * 8 * (8 + 16), "mixed.{i}.down": 2 * 7 * 8 * (8 + 16), "near": 2 * 7 * 50 * 8}
+    assert model.streaming("T").endswith(f"{model.cost(S=200, T=1024).decode_flops:,} FLOPs at T=1024, S=200\n")
 
 
 def test_a_model_that_cannot_be_run_step_by_step_has_no_cache():

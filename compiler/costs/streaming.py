@@ -12,10 +12,9 @@ from ..ir.graph import Graph
 from ..ir.signature import spell
 from ..printing import columns, size
 from ..stages.stream.form import CHUNK, PAST, State, StepForm
-from .cost import flops
+from .cost import flops, sizes_of
 
 HALF = 2                        # bytes of a float in half precision, in which models are mostly served
-TYPICAL = 1024
 
 
 @dataclass(frozen=True)
@@ -35,9 +34,10 @@ class Cache:
         return tuple((name, n * (length if kept is None else min(kept, length) if kept else 1)) for name, n, kept in self.parts)
 
 
-def cache(form: StepForm, width: int = HALF) -> Cache:
-    """What a row keeps between steps, where a float has `width` bytes; a ring counts with the keys of its window."""
-    parts = [(s, _numbers(s, row_axis(form), width), None if s.kind == "append" else (s.layout.window or 0) if s.layout else 0)
+def cache(form: StepForm, sizes: Mapping[str, int], width: int = HALF) -> Cache:
+    """What a row keeps between steps, where a float has `width` bytes and free dimensions these `sizes`; a ring counts with the keys of
+    its window."""
+    parts = [(s, _numbers(s, row_axis(form), sizes, width), None if s.kind == "append" else (s.layout.window or 0) if s.layout else 0)
              for s in form.states]
     return Cache(sum(n for _, n, kept in parts if kept is None), sum(n * (kept or 1) for _, n, kept in parts if kept is not None),
                  tuple((s.name, n, kept) for s, n, kept in parts if s.kind != "clock"))
@@ -48,33 +48,30 @@ def row_axis(form: StepForm) -> Dim | None:
     return form.states[0].type.shape[0] if form.states else None
 
 
-def _numbers(state: State, rows: Dim | None, width: int) -> int:
+def _numbers(state: State, rows: Dim | None, sizes: Mapping[str, int], width: int) -> int:
     """Bytes of one row, of one position where there are several."""
-    sizes = [d.value or 1 for k, d in enumerate(state.type.shape) if k != state.axis and d != rows]
-    return prod(sizes) * {"float": width, "float32": 4, "int64": 8, "bool": 1}[state.type.dtype]
+    numbers = prod(d.evaluate(sizes) for k, d in enumerate(state.type.shape) if k != state.axis and d != rows)
+    return numbers * {"float": width, "float32": 4, "int64": 8, "bool": 1}[state.type.dtype]
 
 
-def decode_sizes(form: StepForm, length: int, sizes: Mapping[str, int] | None = None) -> dict[str, int]:
-    """Sizes of the step model for one new position of one row with `length` behind it; `sizes` are of other dimensions."""
+def decode_sizes(form: StepForm, length: int, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Sizes of the step model for one new position of one row with `length` behind it; `sizes` are those of the whole model."""
     at = {s.layout.capacity: min(length, s.layout.window or length) for s in form.states if s.layout}
     free = {s for a in form.step.root.arguments for d in a.type.shape for s in d.symbols()}
-    found = dict.fromkeys(free, TYPICAL) | dict(sizes or {}) | at | {CHUNK: 1}
+    found = dict(sizes) | at | {CHUNK: 1}
     rows = row_axis(form)
     if rows is not None:
         found |= dict.fromkeys(rows.symbols(), 1)
     return {k: v for k, v in found.items() if k in free}
 
 
-def decode_flops(form: StepForm, length: int) -> int:
-    """FLOPs of one new position of one row with `length` behind it."""
-    return flops(form.step, decode_sizes(form, length))
-
-
 def streaming(graph: Graph, form: StepForm) -> str:
     """The report as text."""
     limits = [b.limit for b in graph.bounds if b.symbol == form.along]
-    top = min([TYPICAL, *limits])
-    kept, lines = cache(form), [f"{graph.name} can be run step by step along {form.along}"
+    sizes = sizes_of(graph, {})
+    top, one = sizes[form.along], decode_sizes(form, sizes[form.along], sizes)
+    others = "".join(f", {k}={sizes[k]}" for k in one if k in sizes and k not in (row_axis(form) or Dim.const(1)).symbols())
+    kept, lines = cache(form, sizes), [f"{graph.name} can be run step by step along {form.along}"
                                 + (f", up to {min(limits):,} positions" if limits else "")]
     arguments = {a.name: a.type for a in form.step.root.arguments}
     rows = [("chunk", name, str(arguments[name])) for name in form.chunk]
@@ -85,8 +82,8 @@ def streaming(graph: Graph, form: StepForm) -> str:
     lines += ["", *("  " + line for line in columns(shown))]
     if form.states:
         lines += ["", f"  state of a row   {kept.position:,} bytes a position" + (f" and {size(kept.still)}" if kept.still else "")
-                  + f" in half precision: {size(kept.bytes(top))} at {top:,}"]
-    return "\n".join([*lines, f"  a new position   {decode_flops(form, top):,} FLOPs with {top:,} behind it"]) + "\n"
+                  + f" in half precision: {size(kept.bytes(top))} at {form.along}={top}{others}"]
+    return "\n".join([*lines, f"  a new position   {flops(form.step, one):,} FLOPs at {form.along}={top}{others}"]) + "\n"
 
 
 def _folded(named: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

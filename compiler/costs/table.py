@@ -102,7 +102,7 @@ class Costs:
 
     @cached_property
     def flop_parts(self) -> Parts:
-        return flop_parts(self.table.graph, self.sizes)
+        return folded(flop_parts(self.table.graph, self.sizes))
 
     @property
     def flops(self) -> int:
@@ -134,7 +134,7 @@ class Costs:
         if isinstance(form, str):
             return None
         rows = (row_axis(form) or Dim.const(1)).evaluate(self.sizes)
-        return self.table.whole((name, n * rows) for name, n in cache(form, BYTES[self.dtype]).held(self.sizes[form.along]))
+        return self.table.whole((name, n * rows) for name, n in cache(form, self.sizes, BYTES[self.dtype]).held(self.sizes[form.along]))
 
     @property
     def cache_bytes(self) -> int | None:
@@ -146,7 +146,7 @@ class Costs:
         form = self.table.step
         if isinstance(form, str):
             return None
-        return _total(self.table.whole((name, n) for name, n, kept in cache(form, BYTES[self.dtype]).parts if kept != 0))
+        return _total(self.table.whole((name, n) for name, n, kept in cache(form, self.sizes, BYTES[self.dtype]).parts if kept != 0))
 
     @cached_property
     def peak(self) -> Peak:

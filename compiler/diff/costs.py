@@ -45,7 +45,7 @@ def facts(graph: Graph, sizes: Mapping[str, int], dtype: str = "float16") -> Fac
                "decode": found.decode_flops, "cache": None, "peak": found.peak.bytes}
     if isinstance(table.step, str):
         return Facts(metrics, (), found.sizes, table.step, found.peak.path)
-    held = table.whole(cache(table.step, BYTES[dtype]).held(found.sizes[table.step.along]))
+    held = table.whole(cache(table.step, found.sizes, BYTES[dtype]).held(found.sizes[table.step.along]))
     return Facts(metrics | {"cache": sum(n for _, n in held)}, _layout(table.step, table), found.sizes, "", found.peak.path)
 
 
