@@ -79,7 +79,7 @@ def lines(layers: Mapping[str, Any]) -> Iterator[str]:
         yield from _keys(layers["keys"])
     if "verify" in layers:
         yield ""
-        yield "  verified by running both" if layers["verify"] else "  nothing to verify: no edit"
+        yield "  verified by running both"
         for c in layers["verify"]:
             yield from textwrap.wrap(c["text"], WIDE, initial_indent=" " * 4, subsequent_indent=" " * 8)
     if "onnx" in layers:
