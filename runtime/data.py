@@ -138,12 +138,11 @@ def _sizes(manifest: Manifest, given: Mapping[str, int]) -> dict[str, int]:
         known[name] = size if bound is None or name in given else min(size, bound)
     for state in manifest.stream.states if manifest.stream else ():
         if state.capacity in known:             # the manifest's inputs may be some of the model's
-            least = (state.window or 1) - 1 + known[NEW]
             if state.capacity not in given:
-                known[state.capacity] = max(least, known[state.capacity])
-            elif given[state.capacity] < least:
+                known[state.capacity] = max((state.window or 1) - 1 + known[NEW], known[state.capacity])
+            elif given[state.capacity] < known[NEW]:
                 problems.append(ArtifactError("bad-inputs", f"`{state.capacity}` is {given[state.capacity]}, but `{state.name}` needs "
-                                              f"{least} at least", f"it holds the {known[NEW]} new positions, `{NEW}`"))
+                                              f"{known[NEW]} at least", f"it holds the {known[NEW]} new positions, `{NEW}`"))
     check(problems)
     if manifest.form == GENAI and "total" not in given:
         known["total"] = known["P"] + known["N"]

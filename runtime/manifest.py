@@ -319,7 +319,7 @@ def _streams(m: Manifest, stream: Stream, problems: list[str]) -> None:
     problems += [f"`stream` takes `{n}` from the prefix model, which does not give it"
                  for n in (*stream.fixed, *(s.start for s in stream.states if s.start)) if n not in given]
     problems += [f"`stream` has {len(c)} states of the kind clock, expected 1"
-                 for c in [[s for s in stream.states if s.kind == "clock"]] if len(c) != 1]
+                 for c in [[s for s in stream.states if s.kind == "clock"]] if len(c) != 1 and stream.states]
     if stream.limit is not None and stream.limit < 1:
         problems.append(f"`stream.limit` is {stream.limit}, expected a number from 1")
     for state in stream.states:
