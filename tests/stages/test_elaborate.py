@@ -400,3 +400,18 @@ def test_what_no_output_reads_is_said_once_and_not_lost(compile_text):
     assert [(d.code, "`b`" in d.headline) for d in compiled.warnings] == [("unused", True)]
     assert any("`a`" in note for note in compiled.warnings[0].notes)
     assert set(state_shapes(compiled.lowered())) == {"a.weight", "a.bias"}
+
+
+def test_an_unknown_key_is_told_where_an_input_is_wrong_too(compile_text):
+    with pytest.raises(Diagnostics) as found:
+        compile_text("""
+nnspec: 1
+inputs: {x: "float[B, 4]"}
+graph:
+  a: {op: linear, in: y, widht: 3}
+  b: {op: linear, in: z, width: 3}
+  c: {op: linear, in: b, widht: 3}
+outputs: {a: a, c: c}
+""")
+    assert [d.headline for d in found.value.items] == [
+        "op `linear` has no key `widht`", "no node or input is called `z`", "op `linear` has no key `widht`"]

@@ -98,21 +98,23 @@ def gather(spec: NodeSpec, scope: Scope, index: int | None, into: RegionBuilder,
     layers = resolve(spec, scope, index)
     last = layers[-1].interface
     out = Gathered(None if last.kind == "slot" else last, layers)
-    for depth, layer in enumerate(layers):
-        for f in layer.spec.fields.values():
-            if depth == 0 and f.key.text in skip:
-                continue
-            _take(out, f, layer, into, inline)
+    written = [(f, layer) for k, layer in enumerate(layers) for f in layer.spec.fields.values() if k or f.key.text not in skip]
+    for (f, layer), (role, seen) in zip(written, [_role(out, f, layer) for f, layer in written], strict=True):
+        _take(out, f, layer, role, seen, into, inline)
     return out
 
 
-def _take(out: Gathered, f: Field, layer: Layer, into: RegionBuilder, inline: Inline) -> None:
-    key = f.key.text
-    target = out.target or layer.interface
-    seen = layer.interface if layer.interface.kind == "slot" else target
-    role = seen.role(key, f.value, layer.scope.block)
+def _role(out: Gathered, f: Field, layer: Layer) -> tuple[str, Interface]:
+    """What a key is, and of what. Asked of all keys before any value is, which may be wrong and told already."""
+    seen = layer.interface if layer.interface.kind == "slot" else out.target or layer.interface
+    role = seen.role(f.key.text, f.value, layer.scope.block)
     if role is None:
         raise _unknown(f, seen)
+    return role, seen
+
+
+def _take(out: Gathered, f: Field, layer: Layer, role: str, seen: Interface, into: RegionBuilder, inline: Inline) -> None:
+    key = f.key.text
     if seen.kind == "slot" and out.target and key not in out.target.ports:
         raise fault("bad-slot-fill", f"`{out.target.name}` cannot fill slot `{seen.name}`: it has no port `{key}`",
                     layer.scope.slots[seen.name].spec.target.span,  # type: ignore[union-attr]
