@@ -38,6 +38,9 @@ class Model:
     def name(self) -> str:
         return self._compiled.graph.name
 
+    def __repr__(self) -> str:
+        return f"<Model {self.graph.name}: {self.parameters:,} parameters>"
+
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
         return self._compiled.warnings
@@ -101,11 +104,12 @@ class Model:
         the model does not have, `bad-attribute` for a size beyond its bound.
         """
         known = free_dimensions(self.graph)
-        bounds = {b.symbol: b.limit for b in self.graph.bounds}
+        bounds = {b.symbol: b for b in self.graph.bounds}
         wrong = [diagnostic("unknown-name", f"the model has no free dimension `{name}`", help=suggest(name, known, "dimensions"))
                  for name in sizes if name not in known]
-        wrong += [diagnostic("bad-attribute", f"`{name}` is at most {bounds[name]:,} in this model, not {n:,}")
-                  for name, n in sizes.items() if n > bounds.get(name, n)]
+        wrong += [diagnostic("bad-attribute", f"`{name}` is at most {bounds[name].limit:,} in this model, not {n:,}", bounds[name].span,
+                             help="ask for a smaller size, or raise the bound") for name, n in sizes.items()
+                  if name in bounds and n > bounds[name].limit]
         if wrong:
             raise Diagnostics(wrong)
         return self.costs.at(sizes, dtype)

@@ -199,6 +199,7 @@ def test_unknown_dimensions_and_sizes_beyond_bounds_are_named():
         nnspec.load("gpt2").cost(T=3, S=1025)
     assert [(d.code, d.headline) for d in found.value.items] == [
         ("unknown-name", "the model has no free dimension `T`"), ("bad-attribute", "`S` is at most 1,024 in this model, not 1,025")]
+    assert found.value.items[1].labels[0].span.text == "S <= positions"
 
 
 def test_a_window_counts_the_keys_that_it_shows():
