@@ -10,7 +10,7 @@ from nnspec.lang.diagnostic import Diagnostics
 from nnspec.printing import export_report
 from nnspec.prove import Missing, standin
 from nnspec.prove import proof as proofs
-from nnspec.prove.proof import LENGTHS, case, read_probe
+from nnspec.prove.proof import LENGTHS, case, cases_of, read_probe
 from nnspec.runtime.manifest import read
 
 SPEC = """
@@ -31,6 +31,12 @@ def spec(tmp_path, monkeypatch):
 def test_cases_keep_bounds_and_multiples(spec):
     spec.export("out", init=1, certify="none")
     assert [case(read("out"), n) for n in LENGTHS] == [{"B": 3, "S": 64, "T": 128}, {"B": 3, "S": 255, "T": 300}]
+
+
+def test_a_case_is_not_run_twice(tmp_path):
+    (tmp_path / "spec.yaml").write_text(SPEC.replace("2*S", "2*S <= 40").replace("300", "30"))
+    nnspec.load(tmp_path / "spec.yaml").export(tmp_path / "out", init=1, certify="none")
+    assert cases_of(read(tmp_path / "out")) == [{"B": 3, "S": 20, "T": 30}]
 
 
 @pytest.fixture
