@@ -19,7 +19,12 @@ _HOMES = {
 __all__ = ["Artifact", "ArtifactError", "ArtifactErrors", "Manifest", "load_inputs", "open", "random_inputs", "save_npz"]
 
 
+_MODULES = ("decoder", "generate")
+
+
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_HOMES[name]}", __name__), name)

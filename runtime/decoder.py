@@ -44,6 +44,10 @@ class Decoder:
         """The most positions that a row may have."""
         return self.stream.limit
 
+    def __repr__(self) -> str:
+        return f"<Decoder {self.manifest.name} along {self.stream.along}: {', '.join(self.stream.chunk)} -> " \
+               f"{', '.join(x.name for x in self.outputs)}>"
+
     @property
     def row(self) -> int | str:
         """The dimension of rows."""

@@ -43,6 +43,10 @@ class Artifact:
         self._types = {x.name: x.type for x in session.get_inputs()}
         self._bfloat16 = "bfloat16" in {x.dtype for x in manifest.inputs} | {x.dtype for x in manifest.outputs}
 
+    def __repr__(self) -> str:
+        inputs, outputs = (", ".join(x.name for x in xs) for xs in (self.inputs, self.outputs))
+        return f"<Artifact {self.manifest.name} on {self.provider}: {inputs} -> {outputs}>"
+
     def __call__(self, /, **arrays: Any) -> dict[str, np.ndarray]:
         """Run the model on named arrays (numpy or nested lists); bfloat16 results come back as float32.
 

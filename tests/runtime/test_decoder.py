@@ -138,6 +138,10 @@ def test_outputs_whose_size_is_not_known_before(opened, monkeypatch):
             np.testing.assert_array_equal(got[key], right[key])
 
 
+def test_a_decoder_says_what_it_is(opened):
+    assert repr(opened["luong"]) == "<Decoder luong along T: target -> logits, alignment>"
+
+
 def test_going_back(opened):
     running, tokens = begin(opened["gpt2"]), ids(3, 9)
     want = step(running, tokens)["logits"]

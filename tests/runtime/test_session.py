@@ -23,7 +23,7 @@ def expected(inputs, weights):
 
 
 def test_import_is_light():
-    code = ("import sys, nnspec.runtime as r; r.load_inputs, r.Manifest, r.open; "
+    code = ("import sys, nnspec.runtime as r; r.load_inputs, r.Manifest, r.open, r.decoder.decoder, r.generate.generate; "
             "sys.exit(str([m for m in ('onnx', 'onnxruntime', 'torch') if m in sys.modules]) if any("
             "m in sys.modules for m in ('onnx', 'onnxruntime', 'torch')) else 0)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -39,6 +39,10 @@ def test_runs_and_agrees_with_numpy(artifact, weights):
     outputs = model(**inputs)
     np.testing.assert_allclose(outputs["hidden"], expected(inputs, weights), rtol=1e-5, atol=1e-6)
     assert outputs["total"].tolist() == [2 * n for n in inputs["length"].tolist()]
+
+
+def test_an_artifact_says_what_it_is(artifact):
+    assert repr(runtime.open(artifact)).endswith(" on CPUExecutionProvider: tokens, residual, length -> hidden, total>")
 
 
 def test_runs_after_the_folder_moved_and_from_elsewhere(artifact, weights, tmp_path, monkeypatch):
