@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..lang.diagnostic import Diagnostic, Diagnostics
+from .choice import Choice, aside, with_choice
 from .common import FORM, Failed, cli, dims, items, report
 
 if TYPE_CHECKING:
@@ -35,8 +36,10 @@ CONTRACTS = ("checkpoint", "numerics", "interface", "cache", "cost", "training",
 @click.option("--verify", "run", is_flag=True, help="Run both models with the same weights; exit 1 where a claim is wrong.")
 @click.option("--weights", type=click.Path(path_type=Path), help="With --verify: weights of BASE; default: random ones.")
 @click.option("--print-schema", is_flag=True, help="Print the JSON Schema of `--format json`.")
+@with_choice
 def diff(specs: tuple[str, ...], commits: str | None, forms: tuple[str, ...], outputs: tuple[Path, ...], full: bool, summary: bool,
-         fail_on: str, exit_code: bool, at: str, dtype: str, keys: bool, run: bool, weights: Path | None, print_schema: bool) -> None:
+         fail_on: str, exit_code: bool, at: str, dtype: str, keys: bool, run: bool, weights: Path | None, print_schema: bool,
+         **more: Any) -> None:
     """Say what changed from the spec BASE to the spec HEAD, edit by edit.
 
     Each is a file, a model of the library, REF:PATH of the git repository, an exported folder or .onnx file, a lock file, or `-`.
@@ -52,28 +55,38 @@ def diff(specs: tuple[str, ...], commits: str | None, forms: tuple[str, ...], ou
         raise click.UsageError("give two specs: `nnspec diff BASE HEAD`, or a range of commits: `--git main...HEAD`")
     if len(outputs) not in (0, len(forms)) or (len(forms) > 1 and not outputs):
         raise click.UsageError("give one `-o FILE` for each `--format`")
-    FORM[0] = "json" if forms == ("json",) and not outputs else "text"
+    FORM[0] = forms[0] if (forms == ("json",) and commits is None or forms == ("github",)) and not outputs else "text"
     if weights is not None and not run:
         raise click.UsageError("`--weights` are those that `--verify` runs the models with")
     if commits is not None and (keys or run):
         raise click.UsageError("`--keys` and `--verify` are about two specs, not a range of commits")
-    found, failures = _compared(specs, commits, dims(items(at), "--at"), dtype, (keys, run, weights))
+    choice = Choice(**more)
+    choice.check(commits, forms)
+    found, failures = _compared(specs, commits, dims(items(at), "--at"), dtype, (keys, run, weights), choice.names())
+    if failures and commits is None and not outputs and forms[0] in ("text", "json", "github"):
+        raise failures[0]
+    found, shown = choice(found)
     command = " ".join(["nnspec diff", *([f"--git {commits}"] if commits else []), *specs])
-    _write(found, [_failure(d) for d in failures], forms, outputs, (full, summary), command)
+    _write(shown, [_failure(d) for d in failures], forms, outputs, (full, summary, choice.by), command)
     if failures:
         raise Diagnostics([x for d in failures for x in d.items])
     from ..diff.layers import broken, differs
-    if any((exit_code and differs(r)) or failing(r, wanted) or broken(r) for r in found):
+    over = choice.over(found)
+    aside(over)
+    if over or any((exit_code and differs(r)) or failing(r, wanted) or broken(r) for r in found):
         raise Failed
 
 
 def _compared(specs: Sequence[str], commits: str | None, sizes: dict[str, int], dtype: str,
-              asked: tuple[bool, bool, Path | None]) -> tuple[list[Report], list[Diagnostics]]:
+              asked: tuple[bool, bool, Path | None], names: dict[str, str]) -> tuple[list[Report], list[Diagnostics]]:
     """The reports, and what could not be compared."""
     if commits is None:
         from ..diff.layers import Asked
         from ..diff.sides import compared
-        return [compared(specs[0], specs[1], sizes, dtype, Asked(*asked))], []
+        try:
+            return [compared(specs[0], specs[1], sizes, dtype, Asked(*asked), names)], []
+        except Diagnostics as wrong:
+            return [], [wrong]
     from ..diff.commits import compare_range
     made = compare_range(commits, specs, sizes, dtype)
     return list(made.reports), [wrong for _, wrong in made.failures]
@@ -84,20 +97,21 @@ def _failure(wrong: Diagnostics) -> str:
     return render(wrong.items)
 
 
-def _write(found: list[Report], failures: list[str], forms: tuple[str, ...], outputs: tuple[Path, ...], how: tuple[bool, bool],
-           command: str) -> None:
+def _write(found: list[Report], failures: list[str], forms: tuple[str, ...], outputs: tuple[Path, ...],
+           how: tuple[bool, bool, str], command: str) -> None:
     """Each format to its file, or printed."""
     from ..files import write_text
     for k, form in enumerate(forms):
-        made = layout(form, found, failures, how, command, not outputs and sys.stdout.isatty())
+        told = failures if outputs or form not in ("text", "github") else []            # these print them on their own
+        made = layout(form, found, told, how, command, not outputs and sys.stdout.isatty())
         if outputs:
             write_text(outputs[k], made)
         else:
             print(made, end="")
 
 
-def layout(form: str, found: list[Report], failures: list[str], how: tuple[bool, bool], command: str, color: bool) -> str:
-    """Reports in one of the formats; `how` is whether all is listed, and whether the verdicts alone are."""
+def layout(form: str, found: list[Report], failures: list[str], how: tuple[bool, bool, str], command: str, color: bool) -> str:
+    """Reports in one of the formats; `how` is whether all is listed, whether the verdicts alone are, and the order."""
     if form == "json":
         from ..diff.as_json import dumps, dumps_all
         return dumps(found[0]) if len(found) == 1 and not failures and "--git" not in command else dumps_all(found, failures)
@@ -109,14 +123,14 @@ def layout(form: str, found: list[Report], failures: list[str], how: tuple[bool,
         return page(found, failures)
     if form == "github":
         from ..diff.annotations import github
-        return github(found)
+        return github(found, failures)
     if form == "junit":
         from ..diff.annotations import junit
         return junit(found, failures)
     from ..diff.text import text
     if not found and not failures:
         return "no spec differs\n"
-    return "\n".join(text(r, color, *how) for r in found)
+    return "\n".join([text(r, color, *how) for r in found] + failures)
 
 
 def _wanted(fail_on: str) -> tuple[str, ...]:
@@ -135,7 +149,7 @@ def failing(found: Report, wanted: tuple[str, ...]) -> bool:
     if worst >= least or (worst >= 0 and "deploy" in wanted):
         return True
     return any(LEVELS.index(e.level) >= least or {*e.contracts, *(["silent"] if e.checkpoint == "silent" else [])} & {*wanted}
-               for e in found.edits)
+               for e in found.edits if not e.accepted)
 
 
 @cli.command()

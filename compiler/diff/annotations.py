@@ -13,9 +13,10 @@ KINDS = {"breaking": "error", "warning": "warning", "info": "notice"}
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|[\ud800-\udfff\ufffe\uffff]")
 
 
-def github(reports: Sequence[Report]) -> str:
+def github(reports: Sequence[Report], failures: Sequence[str] = ()) -> str:
     """One workflow command an edit, at its line in the head; of what is gone, at the nearest key above it."""
-    return "".join(f"::{KINDS[e.level]} {_place(e)}::{_escaped(_message(r, e), '')}\n" for r in reports for e in r.edits)
+    made = [f"::{KINDS[e.level]} {_place(e)}::{_escaped(_message(r, e), '')}\n" for r in reports for e in r.edits]
+    return "".join([*made, *(f"::error title=nnspec could not compare::{_escaped(f.strip(), '')}\n" for f in failures)])
 
 
 def _place(e: Edit) -> str:

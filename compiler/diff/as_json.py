@@ -52,7 +52,8 @@ def data(report: Report) -> dict[str, Any]:
         "costs": [{"metric": m.name, "unit": m.unit, "before": m.before, "after": m.after, "delta": m.delta, "percent": m.percent,
                    "note": m.note}
                   for m in report.metrics],
-        "sizes": dict(report.sizes), "notes": list(report.notes), "diagnostics": list(report.diagnostics), "truncated": report.truncated,
+        "sizes": dict(report.sizes), "notes": list(report.notes), "diagnostics": list(report.diagnostics),
+        "truncated": report.truncated, "hidden": report.hidden,
         "layers": dict(report.layers),
     }
 
@@ -90,6 +91,7 @@ def _edit(e: Edit) -> Any:
         "keys": list(e.keys), "where": [_where(w) for w in e.where], "contracts": list(e.contracts), "checkpoint": e.checkpoint,
         "silent": e.checkpoint == "silent", "deltas": dict(e.deltas), "source": {"base": _place(e.base), "head": _place(e.head)},
         "evidence": e.evidence, "consequences": [_consequence(c) for c in e.consequences], "tensors": [_tensor(t) for t in e.tensors],
+        "accepted": e.accepted or None,
         "conversion": way and {"kind": way.kind, "op": way.op, "text": way.text, "values": dict(way.values)}, "notes": list(e.notes),
     }
 
@@ -133,7 +135,7 @@ def schema() -> Schema:
         "edits": _list(_ref("edit")),
         "tensors": _record({"counts": _record(dict.fromkeys(STATUSES, count)), "changes": _list(_ref("tensor"))}),
         "costs": _list(cost), "sizes": {"type": "object", "additionalProperties": WHOLE}, "notes": _list(TEXT),
-        "diagnostics": _list(TEXT), "truncated": {"type": "boolean"}, "layers": {"type": "object"}})
+        "diagnostics": _list(TEXT), "truncated": {"type": "boolean"}, "hidden": WHOLE, "layers": {"type": "object"}})
     where = _record({"pattern": TEXT, "set": TEXT, "count": WHOLE})
     place = _record({"file": TEXT, "line": WHOLE, "column": WHOLE})
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "nnspec diff", **whole, "$defs": {
@@ -155,7 +157,8 @@ def _edit_schema() -> Schema:
         "where": _list(_ref("where")), "contracts": _list({"enum": list(CONTRACTS)}), "checkpoint": {"enum": list(CHECKPOINT)},
         "silent": {"type": "boolean"}, "deltas": {"type": "object", "additionalProperties": WHOLE},
         "source": _record({"base": _or_null(_ref("place")), "head": _or_null(_ref("place"))}), "evidence": TEXT,
-        "consequences": _list(consequence), "tensors": _list(_ref("tensor")), "conversion": _or_null(way), "notes": _list(TEXT)})
+        "consequences": _list(consequence), "tensors": _list(_ref("tensor")), "conversion": _or_null(way), "notes": _list(TEXT),
+        "accepted": _or_null(TEXT)})
 
 
 def _ref_rule() -> Schema:

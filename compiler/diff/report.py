@@ -138,6 +138,7 @@ class Edit:
     conversion: Conversion | None = None
     evidence: str = "path"                      # how the two sides were matched: path, declared, hash, similarity
     notes: tuple[str, ...] = ()
+    accepted: str = ""                          # why it is fine, where a file says so
 
     @property
     def id(self) -> str:
@@ -229,12 +230,13 @@ class Report:
     notes: tuple[str, ...] = ()
     diagnostics: tuple[str, ...] = ()
     truncated: bool = False
+    hidden: int = 0                                                # edits that the user asked not to see
     layers: Mapping[str, Any] = field(default_factory=dict)        # of other layers, such as `onnx`, each in its own form
 
     @property
     def changed(self) -> bool:
         """Whether anything is to be told."""
-        return bool(self.edits) or self.base is None or self.head is None
+        return bool(self.edits) or self.hidden > 0 or self.base is None or self.head is None
 
     @property
     def level(self) -> Level | None:

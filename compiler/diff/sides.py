@@ -14,6 +14,7 @@ from .costs import UNITS
 from .fold import fold_tensors
 from .layers import Asked
 from .lock import ENDING, Lock, of, parse_lock, read_lock
+from .renames import renamed
 from .report import Consequence, Contract, Edit, Metric, Report, Side, TensorChange, Verdict, Where
 from .sources import blob, from_top, opened
 from .verdict import strict_load
@@ -21,9 +22,10 @@ from .verdict import strict_load
 UNTOLD = "a lock file holds facts, not the graph: edits cannot be told apart"
 
 
-def compared(base: str, head: str, sizes: Mapping[str, int] | None = None, dtype: str = "float16", asked: Asked | None = None) -> Report:
-    """What changed between two things that a user names, with what is `asked` for beside it. Raises Diagnostics with all that is wrong
-    with either."""
+def compared(base: str, head: str, sizes: Mapping[str, int] | None = None, dtype: str = "float16", asked: Asked | None = None,
+             names: Mapping[str, str] | None = None) -> Report:
+    """What changed between two things that a user names, with what is `asked` for beside it; `names` are renames. Raises
+    Diagnostics with all that is wrong with either."""
     found: list[Lock | Compiled] = []
     wrong: list[Diagnostic] = []
     for given in (base, head):
@@ -40,6 +42,8 @@ def compared(base: str, head: str, sizes: Mapping[str, int] | None = None, dtype
             raise Diagnostics([diagnostic("bad-lock", "a lock file holds no graph, so no tensor of it can be followed",
                                           help="give the specs themselves")])
         return compare_locks(a if isinstance(a, Lock) else of(a), b if isinstance(b, Lock) else of(b), (base, head))
+    if names:
+        b = renamed(a, b, names)
     made = compare(a, b, (base, head), sizes, dtype)
     return replace(made, layers={**made.layers, **asked((base, head), a, b, made)})
 

@@ -23,13 +23,25 @@ def opened(given: str, sizes: dict[str, str] | None = None) -> Compiled:
     if given == "-":
         return _from_text("<stdin>", sys.stdin.read(), sizes)
     path = Path(given)
-    if path.suffix == ".onnx" or (path / "model.onnx").is_file():
-        model = path if path.suffix == ".onnx" else path / "model.onnx"
+    if (model := exported(path)) is not None:
         return _from_text(f"{model}:nnspec.spec", spec_text(model), sizes)
     ref, colon, inside = given.partition(":")
     if colon and len(ref) > 1 and not path.exists():
         return at_ref(ref, inside, sizes)
     return front(given, sizes)
+
+
+def exported(path: Path) -> Path | None:
+    """The ONNX file that a path names: itself, that of an exported folder, or the newest version in a folder of a Triton repository."""
+    if path.suffix == ".onnx":
+        return path
+    if (path / "model.onnx").is_file() or not path.is_dir():
+        return path / "model.onnx" if path.is_dir() else None
+    found = [p for pattern in ("[0-9]*/model.onnx", "*/[0-9]*/model.onnx") for p in path.glob(pattern) if p.parent.name.isdecimal()]
+    if len({p.parent.parent for p in found}) > 1:
+        names = ", ".join(sorted(f"`{p.parent.parent}`" for p in found))
+        raise Diagnostics([diagnostic("bad-artifact", f"`{path}` holds several models", note=names, help="name one of them")])
+    return max(found, key=lambda p: int(p.parent.name), default=None)
 
 
 def at_ref(ref: str, inside: str, sizes: dict[str, str] | None = None, folder: Path | None = None) -> Compiled:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ..printing import columns
 from . import layers, words
+from .choice import grouped_lines
 from .report import Contract, Edit, Report
 
 WIDE = 100
@@ -15,8 +16,9 @@ FUNCTION = {"identical": "identical", "equal-up-to-names": "equal up to names", 
             "changed": "changed"}
 
 
-def text(report: Report, color: bool = False, full: bool = False, summary: bool = False) -> str:
-    """The report as lines of text; one line an edit, and indented lines of what to know of it. `full` lists consequences and tensors."""
+def text(report: Report, color: bool = False, full: bool = False, summary: bool = False, by: str = "edit") -> str:
+    """The report as lines of text; one line an edit, and indented lines of what to know of it. `full` lists consequences and tensors;
+    `by` is one of `choice.ORDERS`."""
     label = (report.head or report.base).label if report.head or report.base else ""  # type: ignore[union-attr]
     if report.base is None or report.head is None:
         return _alone(report)
@@ -27,7 +29,7 @@ def text(report: Report, color: bool = False, full: bool = False, summary: bool 
     lines = [_fit(head, f"structure {report.base.structure[:8]} -> {report.head.structure[:8]}", "  ")]
     lines += _verdicts(report)
     if not summary:
-        lines += ["", *_costs(report), "", *_edits(report, color, full)]
+        lines += ["", *_costs(report), "", *(_edits(report, color, full) if by == "edit" else grouped_lines(report, by))]
     if full:
         lines += ["", *_tensors(report)]
     lines += layers.lines(report.layers)
@@ -79,7 +81,7 @@ def _edits(report: Report, color: bool, full: bool) -> Iterator[str]:
     yield f"  {words.tally(report)}{', in this order' if len(report.edits) > 1 else ''}"
     cells = [(e.symbol, e.title, words.change(e), words.signed(f"{e.deltas.get('parameters', 0):,}", e.deltas.get("parameters")), e.level,
               _spot(e, report.edits[k - 1] if k else None)) for k, e in enumerate(report.edits)]
-    wide = [min(max(len(c[i]) for c in cells), (1, 26, 36, 16, 8, 40)[i]) for i in range(6)]
+    wide = [min(max((len(c[i]) for c in cells), default=0), (1, 26, 36, 16, 8, 40)[i]) for i in range(6)]
     for e, c in zip(report.edits, cells, strict=True):
         shown = [_paint(c[0], c[0], color), _clip(c[1], wide[1]), _clip(c[2], wide[2]), f"{c[3]:>{wide[3]}}",
                  _paint(f"{c[4]:<{wide[4]}}", c[4], color), c[5]]
