@@ -302,9 +302,11 @@ def traced(ref: Ref) -> Traced | None:
         if end is None:
             return None
         frame, value = end
-    node = frame.region.nodes[value.node] if value.node != ARGUMENT else None
-    width = _width(frame, node) if node is not None and name_of(node) == "linear" else None
-    if node is None or width is None:
+    if value.node == ARGUMENT:
+        return None
+    node = frame.region.nodes[value.node]
+    width = _width(frame, node) if name_of(node) == "linear" else None
+    if width is None:
         return None
     labels = np.arange(width).reshape(*[1] * (len(node.types[0].shape) - 1), width)
     for step, output in reversed(chain):
