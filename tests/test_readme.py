@@ -35,11 +35,11 @@ def test_python_snippets_run(tmp_path):
     (snippet,) = blocks(TEXT, "python")
     done = subprocess.run([sys.executable, "-c", snippet], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
-    assert "class Gpt2(nn.Module)" in done.stdout
+    assert "class Gpt2(nn.Module)" in done.stdout and done.stdout.endswith("(1, 3, 100)\n")
 
 
 def test_the_spec_that_is_read_is_the_library_s():
-    (shown,) = blocks(TEXT, "yaml")
+    shown, _ = blocks(TEXT, "yaml")
     def plain(text):
         return [line for line in (re.sub(r"\s+#.*", "", x).strip() for x in text.splitlines()) if line]
 
@@ -55,9 +55,7 @@ def test_the_author_s_commands(tmp_path):
 
 
 def test_the_error_shown_is_the_error_given(tmp_path):
-    (tmp_path / "my.yaml").write_text(
-        'nnspec: 1\ninputs: {tokens: "int64[B, S]"}\ngraph:\n  embed: {op: embedding, in: tokens, entries: 9, width: 8}\n'
-        "  up: {op: linear, in: embed, width: 16}\n  sum: {op: add, in: [up, embed]}\noutputs: [sum]\n")
+    (tmp_path / "my.yaml").write_text(blocks(TEXT, "yaml")[1])
     done = nnspec("validate", "my.yaml", cwd=tmp_path)
     assert done.returncode == 2
     assert f"$ nnspec validate my.yaml\n{done.stderr}" in TEXT, done.stderr
