@@ -80,6 +80,7 @@ def decode(artifact, source: np.ndarray, length: np.ndarray) -> np.ndarray:
 
 def learn(name: str, folder: Path) -> float:
     """Train a small `name`, export it to `folder` and print what it makes of new sequences; gives the token accuracy."""
+    torch.set_num_threads(1)                     # models this small only wait for more
     model = nnspec.load(name, sizes=SIZES[name])
     module = model.module(seed=0)
     trained = train(module, name)
