@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import networkx as nx
+import nnspec
 import pytest
 import yaml
 import zoo
@@ -415,3 +416,16 @@ outputs: {a: a, c: c}
 """)
     assert [d.headline for d in found.value.items] == [
         "op `linear` has no key `widht`", "no node or input is called `z`", "op `linear` has no key `widht`"]
+
+
+def test_a_block_of_the_base_that_a_variant_does_without(tmp_path):
+    (tmp_path / "base.yaml").write_text("""
+nnspec: 1
+inputs: {x: "float[B, 4]"}
+graph: {a: {block: twice, in: x}}
+outputs: [a]
+blocks: {twice: {inputs: {in: "float[B, 4]"}, graph: {out: {op: scale, in: in, by: 2}}}}
+""")
+    (tmp_path / "variant.yaml").write_text("base: ./base.yaml\nset: {graph.a: {op: square, in: x}}\n")
+    (warning,) = nnspec.load(tmp_path / "variant.yaml").warnings
+    assert warning.headline == "nothing uses block `twice`" and warning.helps == ("write `remove: [blocks.twice]`",)

@@ -86,8 +86,10 @@ class Expander:
                 nothing = Scope(block, RegionBuilder("", Origin(block.span)))
                 self.sink.add(nothing.no_value(scalar.text.partition(".")[0], scalar).diagnostic)
             if not self.sink.errors and block.name.text not in chosen:
+                theirs = block.name.span.source is not unit.source
                 self.sink.add(diagnostic("unused", f"nothing uses block `{block.name.text}`", block.name.span, severity="warning",
-                                         help="remove it, or move it to a file of blocks"))
+                                         help=f"write `remove: [blocks.{block.name.text}]`" if theirs
+                                         else "remove it, or move it to a file of blocks"))
 
     def warn_unused(self) -> None:
         """Warn of what no output depends on, in every block that was expanded."""
