@@ -120,11 +120,17 @@ class _Planner:
         axes = [k for k in range(len(shape)) if len(part.shape) == len(shape) and part.shape[k] != shape[k]]
         for f in self.findings if len(axes) == 1 else ():
             was, now = (v.get("width") if isinstance(v, dict) else v for v in (f.before, f.after))
-            if f.rule in RESIZED and (was, now) == (part.shape[axes[0]], shape[axes[0]]):
-                found = _resize(part, shape, axes[0], RESIZED[f.rule], op_at(self.after.root, path.rpartition(".")[0]))
+            heads = f.rule == "node.width-changed" and self.gives(path.rpartition(".")[0])
+            if (heads or f.rule in RESIZED) and (was, now) == (part.shape[axes[0]], shape[axes[0]]):
+                found = _resize(part, shape, axes[0], RESIZED.get(f.rule, "rows"), op_at(self.after.root, path.rpartition(".")[0]))
                 if found is not None:
                     return found
         return _none(shape, f"{list(part.shape)} before, and its numbers have no place in the new shape")
+
+    def gives(self, layer: str) -> bool:
+        """Whether a layer gives an output of the model."""
+        root = self.after.root
+        return any(v.node >= 0 and root.nodes[v.node].name == layer for _, v in root.outputs)
 
     def grown(self, path: str, entry: ParameterEntry) -> Recipe | None:
         """A tensor of a new copy: that of the nearest copy, zero where its terms of the residual sum end."""

@@ -150,6 +150,7 @@ class _Pair:
     def measure(self, cases: list[Mapping[str, np.ndarray]]) -> _Measured:
         """The largest difference over some cases. Padded entries of an output are not compared."""
         found = _Measured(count=len(cases))
+        worst: dict[str, tuple[float, float]] = {}                      # of each output: difference, largest number
         for arrays in cases:
             one, other = (self._run(k, arrays) for k in range(2))
             for name in one:
@@ -162,8 +163,9 @@ class _Pair:
                     continue
                 there = tuple(slice(0, min(n)) for n in zip(a.shape, b.shape, strict=True))
                 a, b = a[there], b[there]
-                found.max_abs = max(found.max_abs, float((a - b).nan_to_num().abs().max()) if a.numel() else 0.0)
-                found.scale = max(found.scale, float(a.nan_to_num().abs().max()) if a.numel() else 0.0)
+                now = [float(x.nan_to_num().abs().max()) if x.numel() else 0.0 for x in (a - b, a)]
+                worst[name] = tuple(map(max, now, worst.get(name, (0.0, 0.0))))  # type: ignore[assignment]
+        found.max_abs, found.scale = max(worst.values(), key=lambda w: w[0] / (w[1] or 1e-30), default=(0.0, 0.0))
         return found
 
     def _run(self, k: int, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:

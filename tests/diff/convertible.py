@@ -87,7 +87,8 @@ EXACT = {                                  # name: (from, to), the function is k
     "split and repeat": (JOINED_GQA, PLAIN),
     "join gate and up": (GATED, FUSED), "split gate and up": (FUSED, GATED), "more layers": (PLAIN, DEEPER), "untie": (PLAIN, UNTIED),
     "more words": (PLAIN, WIDER), "more positions": (PLAIN, LONGER), "wider ffn": (PLAIN, HIDDEN), "rename": (PLAIN, RENAMED),
-    "unshare": (SHARED, PLAIN), "biases": (UNBIASED, PLAIN), "two at once": (GQA, put(DEEPER, ("vocab: 101", "vocab: 107"))),
+    "wider output": (UNTIED, put(UNTIED, (", width: vocab", ", width: vocab + 6"))), "unshare": (SHARED, PLAIN),
+    "biases": (UNBIASED, PLAIN), "two at once": (GQA, put(DEEPER, ("vocab: 101", "vocab: 107"))),
 }
 APPROX = {
     "mean of heads": (PLAIN, GQA), "mean and join": (PLAIN, JOINED_GQA), "fewer layers": (DEEPER, PLAIN), "tie": (UNTIED, PLAIN),
