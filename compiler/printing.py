@@ -139,15 +139,19 @@ def _proof(found: Mapping[str, Any] | None, everything: bool) -> list[str]:
 
 
 def run_report(provider: str, inputs: Mapping[str, Any], rows: Sequence[Any], output: Path | None) -> str:
-    """The active provider, and a row for each output."""
+    """The active provider, and a row for each output; at most 100 columns where names are not longer."""
     import numpy as np
-    given = ", ".join(f"{k} {list(np.shape(v))}" for k, v in inputs.items())
-    lines = [f"{provider} ran with {given}"]
+    given = ", ".join(f"{k} {list(np.shape(v))}".replace(", ", ",\xa0") for k, v in inputs.items())
+    lines = [x.replace("\xa0", " ") for x in textwrap.wrap(f"{provider} ran with {given}", 100, subsequent_indent="  ")]
     number = lambda x: "" if x is None else f"{x:.5g}"  # noqa: E731
-    table = [("output", "dtype", "shape", "min", "mean", "max", "first")]
-    table += [(r.name, r.dtype, str(list(r.shape)), *map(number, (r.min, r.mean, r.max)), " ".join(map(number, r.first))) for r in rows]
-    lines += ["  " + line for line in columns(table, frozenset({3, 4, 5}))]
-    return "\n".join([*lines, *([f"  wrote {output}"] if output else [])]) + "\n"
+    for most in (4, 2, 1):                         # first values, as many as there is room for
+        table = [("output", "dtype", "shape", "min", "mean", "max", "first")]
+        table += [(r.name, r.dtype, str(list(r.shape)), *map(number, (r.min, r.mean, r.max)), " ".join(map(number, r.first[:most])))
+                  for r in rows]
+        shown = ["  " + line for line in columns(table, frozenset({3, 4, 5}))]
+        if max(map(len, shown)) <= 100:
+            break
+    return "\n".join([*lines, *shown, *([f"  wrote {output}"] if output else [])]) + "\n"
 
 
 def profile_report(found: Sequence[Any], rows: int = 40) -> str:

@@ -4,11 +4,14 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from nnspec.cli import main
 from nnspec.explain import codes
 from nnspec.library import MODELS
 from nnspec.ops.registry import OPS
+from nnspec.printing import run_report
+from nnspec.runtime.data import table
 
 GOOD = 'nnspec: 1\nsizes: {width: 8}\ninputs: {x: "float[B, 3]"}\ngraph: {up: {op: linear, in: x, width: width}}\noutputs: [up]\n'
 WARNS = GOOD.replace('"float[B, 3]"', '"float[B, 3]", y: "float[B]"')
@@ -178,3 +181,10 @@ def test_the_module_is_the_command(run, tmp_path):
     done = subprocess.run([sys.executable, "-m", "nnspec", "validate", "bad.yaml"], capture_output=True, text=True, cwd=tmp_path,
                           check=False)
     assert (done.returncode, done.stdout) == (2, "") and "Traceback" not in done.stderr and "error[unknown-name]" in done.stderr
+
+
+def test_a_run_report_keeps_to_100_columns():
+    rows = table({f"layers.{i}.attention.key_placed.out": np.random.default_rng(i).normal(size=(2, 3, 11, 8)) for i in range(2)})
+    report = run_report("CPUExecutionProvider", {r.name: np.empty(r.shape) for r in rows} | {"tokens": np.empty((2, 3))}, rows, None)
+    assert max(map(len, report.splitlines())) <= 100
+    assert report.count("layers.1.attention.key_placed.out") == 2 and "tokens [2, 3]\n" in report

@@ -95,7 +95,7 @@ def certify(folder: Path, module: Any, arguments: Sequence[str], dtype: str, ful
             try:
                 got, want = artifact(**arrays), reference(module, arguments, arrays, manifest)
             except runtime.ArtifactError as error:
-                found.wrong.append(f"{case}: {_sentence(error)}")
+                found.wrong.append(f"{case}: {sentence(error)}")
             except Exception as error:      # whatever a module raises
                 found.wrong.append(f"{case}: PyTorch fails: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
             else:
@@ -105,7 +105,7 @@ def certify(folder: Path, module: Any, arguments: Sequence[str], dtype: str, ful
                     watched = case, arrays
         overflow = [f"{watched[0]}: {t}" for t in _traced(artifact, watched[1])] if dtype == "float16" and watched else []
     except runtime.ArtifactError as error:
-        found.wrong.append(_sentence(error))
+        found.wrong.append(sentence(error))
     differences = found.differences()
     differences = [*overflow, *differences] if differences else []
     status = "failed" if differences else "passed"
@@ -123,7 +123,8 @@ def _traced(artifact: runtime.Artifact, arrays: Mapping[str, np.ndarray]) -> lis
     return [overflow] if overflow else []
 
 
-def _sentence(error: runtime.ArtifactError) -> str:
+def sentence(error: runtime.ArtifactError) -> str:
+    """What went wrong, and all that is known about it, on one line."""
     return "; ".join((error.headline, *error.notes))
 
 

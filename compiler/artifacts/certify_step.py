@@ -15,7 +15,7 @@ from ..runtime.data import random_inputs
 from ..runtime.decoder import Decoder, decoder
 from ..runtime.errors import ArtifactError
 from ..runtime.manifest import Input, Manifest, Output, read
-from .certify import TOLERANCES, Case, Findings, reference
+from .certify import TOLERANCES, Case, Findings, reference, sentence
 
 CAPACITY = "C"                     # the axis of outputs over every position so far
 WAYS = ("one chunk", "one by one", "ragged chunks")
@@ -39,12 +39,12 @@ def certify_step(folder: Path, module: Any, graph: Graph, arguments: Sequence[st
                 want = reference(module, arguments, arrays, replace(manifest, outputs=_outputs(graph)))
                 got = run(opened, arrays, case.sizes[manifest.stream.along], way, seed=k)  # type: ignore[union-attr]
             except ArtifactError as error:
-                found.wrong.append(f"{case}, {way}: {error.headline}")
+                found.wrong.append(f"{case}, {way}: {sentence(error)}")
             else:
                 want = {name: want[name] for name in got}
                 found.add(replace(case, way=way), got, want, rtol, atol)
     except ArtifactError as error:
-        found.wrong.append("; ".join((error.headline, *error.notes)))
+        found.wrong.append(sentence(error))
     differences = found.differences()
     return {"status": "failed" if differences else "passed", "against": "PyTorch float32, whole sequences", "on": provider,
             "cases": len(cases) * len(WAYS), "rtol": rtol, "atol": atol, **found.worst, "largest": str(cases[-1]) if cases else "",
