@@ -18,6 +18,7 @@ from ..pipeline import Compiled
 from .costs import Facts, facts, metrics
 from .function import same_function
 from .interface import contracts
+from .moves import without_moves
 from .outline import outline
 from .plan import followed
 from .regions import Found, compare_graphs
@@ -53,7 +54,7 @@ def compare(base: Compiled, head: Compiled, labels: tuple[str, str], sizes: Mapp
     tree = canonical(head, base) if steps else None
     edits = [edit(s, at_sizes(s.before), at_sizes(s.after), tree) for s in steps]
     before, after = at_sizes(base.graph), at_sizes(head.graph)
-    total = compare_graphs(base.graph, head.graph, _names(head, steps))
+    total = without_moves(compare_graphs(base.graph, head.graph, _names(head, steps)), base.graph, head.graph)
     mapping, said = _aside(base, head, total, edits)
     edits += mapping
     if not any(RULES[f.rule].effect == "function" for e in edits for f in e.consequences) and not same_function(base.graph, head.graph):
@@ -229,14 +230,15 @@ def _by_name(found: Facts) -> dict[str, str]:
 
 def _verdict(sides: tuple[Side, Side], edits: list[Edit], total: Found, interface: list[Contract], cache: list[Contract]) -> Verdict:
     effects = {RULES[f.rule].effect for e in edits for f in e.consequences}
+    names = any(RULES[f.rule].effect == "names" and f.rule != "node.respelled" for e in edits for f in e.consequences)
     if sides[0].identity == sides[1].identity or not edits:
         named = sides[0].structure == sides[1].structure and sides[0].identity != sides[1].identity
         function = "equal-up-to-names" if named else "identical"
     elif sides[0].structure == sides[1].structure:
         function = "equal-up-to-names"
     else:
-        function = "changed" if "function" in effects or not effects & {"training", "interface"} else "training-only" \
-            if "training" in effects else "identical"
+        function = "changed" if "function" in effects else "training-only" if "training" in effects else \
+            "equal-up-to-names" if names else "identical"
     kept = any(t.status in ("kept", "renamed") for t in total.tensors) or not total.tensors
     checkpoint = worst(e.checkpoint for e in edits) if kept else "none"
     return Verdict(function, checkpoint, tuple(e.id for e in edits if e.checkpoint == "silent"), tuple(interface), tuple(cache))

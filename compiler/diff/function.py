@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..ir.graph import ARGUMENT, Branch, Call, Control, Graph, Input, Node, Region, Repeat, Value
+from ..ir.graph import ARGUMENT, Branch, Call, Control, Graph, Input, Node, Region, Repeat, Value, join
 from ..ir.parameters import is_parameter
 from ..ir.text import structure_hash
 from .concepts import COMMUTATIVE, name_of, transparent
@@ -26,12 +26,36 @@ def same_function(a: Graph, b: Graph) -> bool:
     """Whether the outputs that both have are made in the same way from the inputs of the same names."""
     if structure_hash(a) == structure_hash(b):
         return True
+    ours, theirs = _meanings(a, b)
+    return ours is not None and theirs is not None and ours.hash() == theirs.hash()
+
+
+def moved_tensors(a: Graph, b: Graph) -> dict[str, str]:
+    """Path patterns of parameters of `b` to those of `a` that are read in the same way, where no other is."""
+    ours, theirs = (m.readers() if m is not None else {} for m in _meanings(a, b))
+    found: dict[str, str] = {}
+    for label, news in theirs.items():
+        olds = ours.get(label, [])
+        for new in news:
+            alike = olds if len(olds) == len(news) == 1 else [o for o in olds if _end(o) == _end(new)]
+            if len(alike) == 1 and (len(news) == 1 or sum(_end(n) == _end(new) for n in news) == 1):
+                found[new] = alike[0]
+    return found
+
+
+def _end(path: str) -> str:
+    """The op and port of a parameter, which tell those apart that are read in the same way, as keys and values are."""
+    return ".".join(path.split(".")[-2:])
+
+
+def _meanings(a: Graph, b: Graph) -> tuple[_Meaning | None, _Meaning | None]:
+    """What the outputs of both graphs are made of; None where they have no output in common."""
     names = [n for n, _ in a.root.outputs if n in dict(b.root.outputs)]
     if not names and len(a.root.outputs) != len(b.root.outputs):
-        return False
+        return None, None
     same = {new: a.root.arguments[old].name for old, new in paired_arguments(a.root, b.root).items()}
     inputs = [same.get(k, x.name) for k, x in enumerate(b.root.arguments)]
-    return _hash_of(a, names, [x.name for x in a.root.arguments], {}) == _hash_of(b, names, inputs, _symbols(a, b))
+    return _meaning(a, names, [x.name for x in a.root.arguments], {}), _meaning(b, names, inputs, _symbols(a, b))
 
 
 def _symbols(a: Graph, b: Graph) -> dict[str, str]:
@@ -45,13 +69,12 @@ def _symbols(a: Graph, b: Graph) -> dict[str, str]:
     return found
 
 
-def _hash_of(graph: Graph, names: list[str], inputs: list[str], symbols: Mapping[str, str]) -> str:
+def _meaning(graph: Graph, names: list[str], inputs: list[str], symbols: Mapping[str, str]) -> _Meaning:
     work = _Meaning(symbols)
-    root = graph.root
-    given = [_Made(_hash("input", name)) for name in inputs]
-    ends = [dict(root.outputs)[n] for n in names] or [v for _, v in root.outputs]
-    made = work.region(root, given, (), ends)
-    return _hash("graph", *(made[v].hash for v in ends), repr(sorted(_hash(*sorted(uses)) for uses in work.uses.values())))
+    ends = [dict(graph.root.outputs)[n] for n in names] or [v for _, v in graph.root.outputs]
+    made = work.region(graph.root, [_Made(_hash("input", name)) for name in inputs], (), ends)
+    work.ends = [made[v].hash for v in ends]
+    return work
 
 
 def _hash(*parts: str) -> str:
@@ -72,6 +95,17 @@ class _Meaning:
 
     symbols: Mapping[str, str]
     uses: dict[tuple[Any, ...], list[str]] = field(default_factory=dict)
+    ends: list[str] = field(default_factory=list)
+
+    def hash(self) -> str:
+        return _hash(*self.ends, *sorted(_hash(*sorted(uses)) for uses in self.uses.values()))
+
+    def readers(self) -> dict[str, list[str]]:
+        """What reads a parameter to the path patterns of those that it reads."""
+        out: dict[str, list[str]] = {}
+        for path, uses in self.uses.items():
+            out.setdefault(_hash(*sorted(uses)), []).append(join(*("{i}" if isinstance(x, int) else x for x in path)))
+        return out
 
     def region(self, region: Region, given: list[_Made], path: tuple[Any, ...], ends: Iterable[Value]) -> dict[Value, _Made]:
         """The hashes of the values that `ends` need."""
@@ -79,7 +113,7 @@ class _Meaning:
         found = {Value(ARGUMENT, k): made for k, made in enumerate(given)}
         for node in region.nodes:
             if node.id in needed:
-                for k, made in enumerate(self.node(node, found, (*path, node.id))):
+                for k, made in enumerate(self.node(node, found, (*path, node.name))):
                     found[Value(node.id, k)] = made
         return found
 

@@ -14,6 +14,7 @@ from ..stages.check import check
 from .function import same_function
 from .groups import explicit, grouped
 from .interface import contracts
+from .moves import without_moves
 from .regions import Found, compare_graphs
 from .rules import RULES
 from .tree import Change, Group, canonical, declared, put
@@ -67,7 +68,8 @@ def _effect(s: Step) -> bool:
 def _step(group: Group, before: Graph, after: Graph, names: Names) -> Step:
     old = {group.rename[1]: group.rename[0]} if group.rename else {}
     block = group.changes[0].path[1] if group.rename and group.changes[0].path[0] == "blocks" else ""
-    return Step(group, before, after, compare_graphs(before, after, {**names, block: {**names.get(block, {}), **old}}))
+    found = compare_graphs(before, after, {**names, block: {**names.get(block, {}), **old}})
+    return Step(group, before, after, without_moves(found, before, after))
 
 
 class _Replay:

@@ -78,6 +78,7 @@ _ALL = (
     *_same("node.width-changed", "function", "a width", ("node.attribute-changed",)),
     *_same("node.attribute-changed", "function", "an attribute"),
     *_same("node.respelled", "names", "the same, written in another way"),
+    *_same("node.moved", "names", "nodes in another block", ("block.renamed",)),
     *_same("node.renamed", "names", "name of a node", ("block.renamed",)),
     *_pair("interface.input-added", "interface.input-removed", "interface", "an input"),
     *_pair("interface.optional-input-added", "interface.optional-input-removed", "interface", "an optional input"),
