@@ -319,8 +319,6 @@ class _Run:
 def decoder(folder: str | os.PathLike[str], device: str = "cpu", **options: Any) -> Decoder:
     """Open a step artifact (`nnspec export --form step`) on `cpu` or `cuda`; `options` are those of `open`. Raises as `open` does."""
     manifest = read(folder)
-    if manifest.form == NO_WEIGHTS:
-        return open(folder, device, **options)          # which says so
     step = open(folder, device, **options) if manifest.form in (STEP, NO_WEIGHTS) else None      # without weights it says so
     if step is None or manifest.stream is None:
         raise ArtifactError("bad-artifact", f"`{os.fspath(folder)}` holds no step model", f"its form is {manifest.form}",

@@ -83,7 +83,7 @@ class Settings:
         if self.early_stopping not in (True, False, "never"):
             found.append(f"`early_stopping` is {self.early_stopping!r}, expected true, false or \"never\"")
         seeds = _many(self.seed)
-        if np.ndim(self.seed) and len(seeds) != rows:
+        if np.asarray(self.seed).ndim and len(seeds) != rows:
             found.append(f"`seed` has {len(seeds)} entries, and the batch {rows} rows")
         found += [f"`seed` is {s!r}, expected whole numbers from 0" for s in seeds if not (_whole(s) and s >= 0)]
         barred = {*_many(self.suppress)}

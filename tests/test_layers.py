@@ -83,7 +83,7 @@ def test_layers_look_down_only():
     for name, others in EDGES.items():
         layer = name.split(".")[1] if name.count(".") else ""
         if layer in ORDER:
-            above = set(ORDER[ORDER.index(layer) + 1:]) | {"pipeline", "model", "cli", "render", "show", "artifacts", "costs", "diff", "foreign"}
+            above = {*ORDER[ORDER.index(layer) + 1:], "pipeline", "model", "cli", "render", "show", "artifacts", "costs", "diff", "foreign"}
             above |= {"checkpoints"} if layer != "backends" else set()
             wrong = {o for o in others if o.split(".")[1:2] and o.split(".")[1] in above}
             assert not wrong, f"{name} imports {wrong}"
