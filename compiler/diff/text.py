@@ -69,12 +69,14 @@ def _contracts(name: str, found: tuple[Contract, ...]) -> Iterator[str]:
 
 
 def _costs(report: Report) -> list[str]:
-    rows = [("  cost @ " + words.at(report), "before", "after", "delta", "", "")]
-    for m in words.rows(report):
+    rows = [("  cost @ " + words.at(report), "before", "after", "delta", "")]
+    shown = words.rows(report)
+    for m in shown:
         delta = "0" if m.delta == 0 else words.signed(words.amount(m, m.delta), m.delta)
-        rows.append((f"    {words.METRICS[m.name]}", words.amount(m, m.before), words.amount(m, m.after), delta, words.percent(m),
-                     _clip(m.note, 36)))
-    return columns(rows, frozenset({1, 2, 3, 4}))
+        rows.append((f"    {words.METRICS[m.name]}", words.amount(m, m.before), words.amount(m, m.after), delta, words.percent(m)))
+    lines = columns(rows, frozenset({1, 2, 3, 4}))
+    notes = ["", *(m.note for m in shown)]
+    return [f"{x}  {_clip(note, WIDE - len(x) - 2)}" if note and len(x) < WIDE - 12 else x for x, note in zip(lines, notes, strict=True)]
 
 
 def _edits(report: Report, color: bool, full: bool) -> Iterator[str]:
