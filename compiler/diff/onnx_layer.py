@@ -172,6 +172,8 @@ def onnx_layer(base: str, head: str, a: Compiled, b: Compiled) -> dict[str, Any]
     assert other is not None
     if (ours is None or theirs is None) and other.kind not in (FULL, NO_WEIGHTS):
         return {"sides": [], "findings": [], "note": f"`{other.label}` is exported as {other.kind}: compare it with another export"}
+    if (ours is None or theirs is None) and not (other.target and other.dtype):
+        return {"sides": [], "findings": [], "note": f"`{other.label}` does not say for which target and dtype it was made"}
     one, two = ours or emitted(a, base, other), theirs or emitted(b, head, other)
     note = "" if ours and theirs else f"`{base if ours is None else head}` as it would be exported for {other.target} in {other.dtype}"
     return {"sides": [_side(one), _side(two)], "findings": [f.data() for f in findings(one, two)], "note": note}

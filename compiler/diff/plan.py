@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from ..checkpoints.weight_names import fold
 from ..ir.graph import Branch, Graph, Region, Repeat, bodies
@@ -26,6 +27,9 @@ FOLLOWED = frozenset({
 # Changes after which a model has to be trained again, that take tensors away or start some at a constant.
 LOSSY = frozenset({"norm.type-changed", "norm.added", "norm.removed", "position.type-changed", "position.added", "position.removed",
                    "parameter.removed"})
+# Changes that say little of what is computed: the function may be the same, written in another way.
+VAGUE = frozenset({"node.attribute-changed", "node.rewired", "node.swapped", "node.added", "node.removed", "node.width-changed",
+                   "block.swapped", "attention.type-changed", "ffn.type-changed", "model.changed"})
 GROWN = ("stack.count-increased", "block.added")
 KV = "attention.kv-heads-changed"
 RESIZED = {"embedding.rows-changed": "rows", "position.table-resized": "rows", "ffn.hidden-changed": "units"}
@@ -247,13 +251,20 @@ def op_at(region: Region, path: str) -> str:
 
 
 def followed(step: Step, checkpoint: str, way: Conversion | None) -> tuple[str, Conversion | None]:
-    """The class of an edit and its conversion, put right by what every tensor of it is made of."""
-    if checkpoint in ("same", "renamed"):
-        return checkpoint, way
+    """The class of an edit and its conversion, put right: what is told as exact where something else changed too is not, and tensors that
+    are the old ones joined, split or in another order lose nothing."""
+    rules = {f.rule for f in told(step.found.findings) if RULES[f.rule].effect == "function"}
+    if checkpoint == "exact" and rules - FOLLOWED - LOSSY and not (rules <= VAGUE):
+        return "approx", way
+    if checkpoint in ("partial", "none") and _elements(step.found.tensors, "base") != _elements(step.found.tensors, "head") \
+            or checkpoint == "silent" and not rules <= VAGUE or checkpoint not in ("silent", "partial", "none"):
+        return checkpoint, way                  # without a look at every row, which takes time and numpy
     made = plan(step.before, step.after, step.found.findings, step.found.tensors)
-    if checkpoint in ("silent", "partial", "none") and made.kind in ("same", "renamed", "exact"):
-        texts = "; ".join(dict.fromkeys(r.why for r in made.recipes.values() if r.why))
-        return made.kind, Conversion("exact", "repack", texts) if made.kind == "exact" else None
-    if checkpoint in ("exact", "approx") and made.kind == "refused":
-        return "partial", way
-    return ("approx" if checkpoint == "exact" and made.kind in ("silent", "approx") else checkpoint), way
+    if made.kind not in ("same", "renamed", "exact"):
+        return checkpoint, way
+    texts = "; ".join(dict.fromkeys(r.why for r in made.recipes.values() if r.why))
+    return made.kind, Conversion("exact", "repack", texts) if made.kind == "exact" else None
+
+
+def _elements(tensors: Sequence[TensorChange], side: Literal["base", "head"]) -> int:
+    return sum(t.elements(side) for t in tensors)
