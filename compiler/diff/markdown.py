@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from . import words
+from .mermaid import mermaid
 from .report import Edit, Report
 from .text import FUNCTION
 
@@ -15,8 +16,8 @@ RANK = {"breaking": 0, "warning": 1, "info": 2}
 
 def markdown(reports: Sequence[Report], command: str = "nnspec diff BASE HEAD", failures: Sequence[str] = ()) -> str:
     """One comment for several specs. `failures` are comparisons that could not be made, in words."""
-    ways: list[Callable[[Report], str]] = [lambda r: _report(r, True, LISTED), lambda r: _report(r, False, LISTED),
-                                           lambda r: _report(r, False, OPEN), _line]
+    ways: list[Callable[[Report], str]] = [lambda r: _report(r, True, LISTED, True), lambda r: _report(r, True, LISTED),
+                                           lambda r: _report(r, False, LISTED), lambda r: _report(r, False, OPEN), _line]
     for way in ways:
         made = _page(reports, way, command, failures, cut=way is not ways[0])
         if len(made) <= BUDGET:
@@ -60,7 +61,7 @@ def _line(r: Report) -> str:
     return f"### {_cell(_label(r))}\n\n{FUNCTION[r.verdict.function]}, checkpoint {r.verdict.checkpoint}, {words.tally(r)}"
 
 
-def _report(r: Report, tensors: bool, most: int) -> str:
+def _report(r: Report, tensors: bool, most: int, picture: bool = False) -> str:
     if r.base is None or r.head is None:
         side = r.head or r.base
         assert side is not None
@@ -79,6 +80,8 @@ def _report(r: Report, tensors: bool, most: int) -> str:
         parts.append(_details(f"{len(ordered) - OPEN} more edits", _table(ordered[OPEN:most])))
     if len(ordered) > most:
         parts.append(f"{len(ordered) - most} edits are not listed.")
+    if picture and (drawn := mermaid(r)):
+        parts.append(_details("Diagram", f"```mermaid\n{drawn}```"))
     if tensors and any(t.status != "kept" for t in r.tensors):
         parts.append(_details("Tensors", _tensors(r)))
     return "\n\n".join([*parts, *(f"> {_cell(n)}" for n in (*r.notes, *r.diagnostics))])

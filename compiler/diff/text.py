@@ -76,7 +76,8 @@ def _costs(report: Report) -> list[str]:
         rows.append((f"    {words.METRICS[m.name]}", words.amount(m, m.before), words.amount(m, m.after), delta, words.percent(m)))
     lines = columns(rows, frozenset({1, 2, 3, 4}))
     notes = ["", *(m.note for m in shown)]
-    return [f"{x}  {_clip(note, WIDE - len(x) - 2)}".rstrip() if note and len(x) < WIDE - 12 else x for x, note in zip(lines, notes, strict=True)]
+    return [f"{x}  {_clip(note, WIDE - len(x) - 2)}".rstrip() if note and len(x) < WIDE - 12 else x
+            for x, note in zip(lines, notes, strict=True)]
 
 
 def _edits(report: Report, color: bool, full: bool) -> Iterator[str]:
