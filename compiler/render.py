@@ -224,7 +224,8 @@ def _github_place(d: Diagnostic) -> str:
     if not d.labels:
         return title
     span = d.labels[0].span
-    return f"file={_github(span.source.name, ':,')},line={span.line},col={span.column},{title}"
+    file = re.sub(r"^[^:]+:\./", "", span.source.name)         # of a commit, `REF:./FILE`, the file
+    return f"file={_github(file, ':,')},line={span.line},col={span.column},{title}"
 
 
 def _github_message(d: Diagnostic) -> str:

@@ -15,6 +15,7 @@ from .sources import at_ref, git
 
 SPEC = re.compile(r"^(graph|base)\s*:", re.MULTILINE)
 WORKTREE = ""
+SHORT = 12                      # digits of a commit, as it is named in messages
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def ends(text: str, top: Path) -> tuple[str, str]:
     """The two commits of a range; the second is empty for the files as they are."""
     if "..." in text:
         a, b = (x or "HEAD" for x in text.split("...", 1))
-        return git(["merge-base", a, b], top, missing=text).strip(), _commit(b, top)
+        return _commit(git(["merge-base", a, b], top, missing=text).strip(), top), _commit(b, top)
     if ".." in text:
         a, b = (x or "HEAD" for x in text.split("..", 1))
         return _commit(a, top), _commit(b, top)
@@ -61,7 +62,7 @@ def ends(text: str, top: Path) -> tuple[str, str]:
 def _commit(name: str, top: Path) -> str:
     if name.startswith("-"):
         raise Diagnostics([diagnostic("no-git", f"`{name}` is no commit")])
-    return git(["rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"], top, missing=name).strip()
+    return git(["rev-parse", "--verify", "--quiet", f"--short={SHORT}", f"{name}^{{commit}}"], top, missing=name).strip()
 
 
 def pairs(base: str, head: str, paths: Sequence[str], top: Path) -> list[Pair]:

@@ -13,6 +13,7 @@ from ..ir.text import identity_hash, structure_hash
 from ..lang.diagnostic import Diagnostics, diagnostic, suggest
 from ..lang.source import Span
 from ..lang.tree import Mapping as TreeMapping
+from ..lang.tree import Scalar
 from ..library import SPECS, ships
 from ..pipeline import Compiled
 from .costs import Facts, facts, metrics
@@ -60,8 +61,26 @@ def compare(base: Compiled, head: Compiled, labels: tuple[str, str], sizes: Mapp
     if not any(RULES[f.rule].effect == "function" for e in edits for f in e.consequences) and not same_function(base.graph, head.graph):
         edits.append(_unknown(labels))
     verdict = _verdict(sides, edits, total, interface, _cache(before, after))
-    return Report(*sides, verdict, tuple(edits), tuple(total.tensors), metrics(before, after),
+    made = Report(*sides, verdict, tuple(edits), tuple(total.tensors), metrics(before, after),
                   {**before.sizes, **after.sizes}, tuple(said), tuple(notes), total.truncated)
+    return _of_draft(made) if is_draft(base) else made
+
+
+def is_draft(compiled: Compiled) -> bool:
+    """Whether a spec says that it promises nothing yet."""
+    found = compiled.spec.tree.get("stability")
+    return isinstance(found, Scalar) and found.text == "draft"
+
+
+def _of_draft(report: Report) -> Report:
+    """Changes of a draft: told, and no level of them is above `info`. That the head became a draft excuses nothing."""
+    if not report.edits:
+        return report
+    v = report.verdict
+    calm = replace(v, interface=tuple(replace(c, level="info") for c in v.interface),
+                   cache=tuple(replace(c, level="info") for c in v.cache))
+    return replace(report, verdict=calm, edits=tuple(replace(e, level="info") for e in report.edits),
+                   notes=(*report.notes, "the base is a draft (`stability: draft`): nothing counts as breaking"))
 
 
 def side(compiled: Compiled, label: str) -> Side:

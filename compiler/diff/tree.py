@@ -12,7 +12,7 @@ from ..lang.tree import Entry, Mapping, Scalar, Sequence, Tree, plain
 from ..pipeline import Compiled
 
 Path = tuple[str, ...]
-PEOPLE = ("name", "about", "notes", "nnspec", "use", "renamed_from")
+PEOPLE = ("name", "about", "notes", "nnspec", "stability", "use", "renamed_from")
 ASIDE = ("checkpoint", "expect", "budget")              # sections beside the architecture
 WORD = re.compile(r"[a-z_][a-z0-9_]*")
 

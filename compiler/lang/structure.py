@@ -61,6 +61,7 @@ def _file() -> Schema:
     return {
         "nnspec": {"description": "Version of the language: 1.", "enum": [1, "1"]},
         "name": TEXT | {"description": "Name of the model; the file's name when not given."},
+        "stability": {"description": "A draft promises nothing to those who compare with it.", "enum": ["draft", "stable"]},
         "use": {"description": "Block files: a name of the library, or `./FILE.yaml` relative to this file.",
                 "type": ["array", "string"], "items": TEXT},
         "sizes": table("Named numbers, or lists of numbers; expressions of other sizes.", ref("size")),

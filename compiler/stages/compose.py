@@ -16,7 +16,7 @@ from ..lang.source import Source, Span
 from ..lang.tree import Entry, Mapping, Scalar, Sequence, Tree, kind
 
 CHANGES = ("remove", "set", "add")
-OWN_KEYS = ("name", "about", "notes", "nnspec")          # what a variant says of itself
+OWN_KEYS = ("name", "about", "notes", "nnspec", "stability")          # what a variant says of itself
 Load = Callable[[Path], tuple[Source, Mapping]]
 
 

@@ -140,3 +140,16 @@ def test_a_folder_of_triton(pair, capsys, tmp_path):
     assert opened(str(tmp_path / "repo")).graph.name == "gpt2" and opened(str(tmp_path / "repo" / "one")).graph.name == "gpt2"
     code, _, err = run(capsys, "diff", "a.yaml", "two")
     assert code == 2 and "holds several models" in err
+
+
+def test_a_draft_promises_nothing_and_becoming_one_excuses_nothing(files, capsys):  # noqa: F811
+    draft = "stability: draft\n"
+    files(a=TINY, d=TINY + draft, b=HEAD, e=HEAD + draft)
+    for base, head, code in (("d", "b", 0), ("d", "e", 0), ("a", "e", 1), ("a", "b", 1)):
+        found = run(capsys, "diff", f"{base}.yaml", f"{head}.yaml", "--fail-on", "warning")
+        assert found[0] == code and ("is a draft" in found[1]) == (base == "d"), (base, head)
+    assert run(capsys, "diff", "d.yaml", "b.yaml", "--fail-on", "checkpoint")[0] == 1              # a contract is no level
+    assert run(capsys, "diff", "a.yaml", "d.yaml", "--exit-code")[:2] == (0, "d.yaml: no architectural change (formatting only)\n")
+    files(x=TINY + "stability: maybe\n")
+    code, _, err = run(capsys, "diff", "a.yaml", "x.yaml")
+    assert code == 2 and "stability" in err

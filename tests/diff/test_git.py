@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -210,3 +211,20 @@ def test_the_steps_of_the_action_run(repo, fail_on, code, tmp_path):
     said = dict(line.split("=", 1) for line in output.read_text().splitlines())
     assert said["changed"] == "true" and json.loads(Path(said["json"]).read_text())["reports"][0]["level"] == "breaking"
     assert set(action["outputs"]) == set(said)
+
+
+def test_a_broken_spec_of_a_commit_is_annotated_at_its_file(tmp_path, monkeypatch, capsys):
+    from .test_commands import TINY, run
+    monkeypatch.chdir(tmp_path)
+    git = lambda *a: subprocess.run(["git", "-c", "user.name=n", "-c", "user.email=e@x", *a], cwd=tmp_path, check=True, capture_output=True)  # noqa: E731
+    git("init", "-q", "-b", "main")
+    (tmp_path / "m.yaml").write_text(TINY)
+    git("add", "-A")
+    git("commit", "-qm", "one")
+    (tmp_path / "m.yaml").write_text(TINY.replace("op: linear", "op: liner"))
+    git("commit", "-qam", "two")
+    code, out, err = run(capsys, "diff", "--git", "main~1..main", "-f", "github")
+    assert code == 2 and out.startswith("::error file=m.yaml,line=") and err == ""
+    _, out, err = run(capsys, "diff", "--git", "main~1..main", "-f", "json")
+    assert json.loads(out)["reports"] == [] and "liner" in json.loads(out)["failures"][0]
+    assert re.search(r"--> [0-9a-f]{12}:\./m.yaml:\d", err)
