@@ -149,8 +149,8 @@ class _Meaning:
             orders.append({a.name: order.get(i) for i, a in enumerate(body.arguments)})
             given = [_Made(_hash("argument", str(order.get(i)), self.part(op, a.name),
                                  _hashes(node.inputs.get(a.name), found))) for i, a in enumerate(body.arguments)]
-            made = self.region(body, given, (*path, k), ())
-            inner.append(_hash(*(made[v].hash for _, v in body.outputs)))
+            inside = self.region(body, given, (*path, k), ())
+            inner.append(_hash(*(inside[v].hash for _, v in body.outputs)))
         outputs = {o: i for i, (o, _) in enumerate(op.bodies[0].outputs)}
         carried = [] if isinstance(op, Branch) else sorted(
             (_hashes(node.inputs.get(a), found), outputs[o], str(orders[0].get(a))) for a, o in op.carry.items())

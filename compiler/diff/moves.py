@@ -28,7 +28,8 @@ def _renamed(rows: list[TensorChange], names: dict[str, str]) -> list[TensorChan
     dropped = {(r.base.pattern, r.base.copies, r.before): r for r in rows if r.status == "dropped" and r.base is not None}
     out = []
     for r in rows:
-        old = r.status == "new" and r.head is not None and dropped.pop((names.get(r.head.pattern, ""), r.head.copies, r.after), None)
+        here = r.head if r.status == "new" else None
+        old = dropped.pop((names.get(here.pattern, ""), here.copies, r.after), None) if here is not None else None
         out.append(replace(r, status="renamed", base=old.base, before=old.before) if old else r)
     used = {id(r) for r in rows if r.status == "dropped"} - {id(r) for r in dropped.values()}
     return [r for r in out if id(r) not in used]
