@@ -22,6 +22,7 @@ lint: $(VENV)/ready
 	MYPYPATH=build/types $(BIN)/mypy -p nnspec
 
 bench: $(VENV)/ready
+	$(BIN)/pip install -q -c constraints.txt -e '.[bench]'
 	$(BIN)/python tests/bench/run.py -o build/bench.json $(PARTS)
 
 schema: $(VENV)/ready

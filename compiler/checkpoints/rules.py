@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..ir.dimension import Dim
 from ..ir.evaluate import evaluate
 from ..ir.graph import Graph
-from ..ir.parameters import state_shapes
+from ..ir.parameters import first_shapes, state_shapes
 from ..lang.diagnostic import Sink, diagnostic, fault, suggest
 from ..lang.expression import parse_expression
 from ..lang.source import Span
@@ -149,7 +149,8 @@ def check_checkpoint(graph: Graph, tree: TreeMapping | None, sink: Sink) -> None
     """Every pattern gives the shape of its parameters; a rule for none is a warning, since a variant may have removed them."""
     rules = read_foreign(tree, graph.sizes, sink).rules
     if rules and not sink.errors:
-        sources(rules, state_shapes(graph), sink, idle="warning")
+        single = any(re.search(r"(?<![^.])\d+(?![^.])", path) for rule in rules for path in rule.paths)       # a rule for one copy
+        sources(rules, state_shapes(graph) if single else first_shapes(graph), sink, idle="warning")
 
 
 def read_foreign(tree: TreeMapping | None, sizes: Mapping[str, Any], sink: Sink) -> Foreign:

@@ -74,6 +74,11 @@ def state_shapes(graph: Graph) -> dict[str, tuple[int, ...]]:
     return {path: entry.shape for path, entry in expand(graph)}
 
 
+def first_shapes(graph: Graph) -> dict[str, tuple[int, ...]]:
+    """Path -> shape of the first copy of every parameter."""
+    return {next(entry.paths()): entry.shape for entry in parameter_table(graph)}
+
+
 def count(graph: Graph) -> int:
     """Numbers in all parameters; a tied or shared parameter counts once."""
     return sum(entry.elements for entry in parameter_table(graph))
