@@ -2,7 +2,7 @@ import unicodedata
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from nnspec.lang.diagnostic import Diagnostics
 from nnspec.lang.source import Source
@@ -339,6 +339,7 @@ TREES = st.recursive(
 @given(TREES, st.booleans())
 def test_round_trip_of_dumped_data(data, flow):
     text = yaml.safe_dump(data, allow_unicode=True, default_flow_style=flow, sort_keys=False)
+    assume(not flow or "(" not in text)             # inside brackets `f(a, b)` is refused, and YAML has `(` and `)` in two values alike
     root = tree(text)
     assert plain(root) == yaml.load(text, Loader=yaml.BaseLoader) == data
     for node in nodes(root):
