@@ -19,7 +19,10 @@ def import_(folder: Path, output: Path, family: str | None) -> None:
     from ..model import import_checkpoint
     if output.suffix not in (".yaml", ".yml"):
         raise click.UsageError(f"a spec is a .yaml file, and `{output}` has another ending")
+    old = output.exists()
     write_text(output, import_checkpoint(folder, family, output))
+    if old:
+        print(f"{output}: the file that was there is replaced")
     print(f"wrote {output}: {compiled(str(output), (), limits=False).parameters:,} parameters")
 
 
