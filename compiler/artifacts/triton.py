@@ -8,16 +8,14 @@ rows do not change each other. Otherwise a request is a run, with whole shapes.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .. import runtime
-from ..backends.onnx.write import MODEL, alone, make_folders, unwritable
+from ..backends.onnx.write import MODEL, alone, staging
 from ..lang.diagnostic import Diagnostics, diagnostic
 from ..runtime.compare import compare
 from ..runtime.data import random_inputs
@@ -43,22 +41,12 @@ def place(repository: Path, name: str, plan: Plan, check: Check, files: Callable
         raise Diagnostics([diagnostic("bad-command", f"Triton names a model as its folder, and `{name}` names none",
                                       help="give the spec another `name:`")])
     folder = repository / name
-    made = make_folders(folder)
-    try:
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".export-", ignore_cleanup_errors=True) as scratch:
-            staged = Path(scratch)
-            manifest = files(staged / VERSION, check)
-            limit = batch(staged / VERSION, manifest, plan.max_batch or MAX_BATCH)
-            (staged / CONFIG).write_text(config(name, manifest, plan.target, limit), encoding="utf-8")
-            with alone(folder):
-                _swap(staged, folder, (VERSION, CONFIG))
-    except BaseException as error:
-        for empty in made:
-            with suppress(OSError):
-                empty.rmdir()
-        if isinstance(error, OSError):
-            raise unwritable(folder, error) from None
-        raise
+    with staging(folder) as staged:
+        manifest = files(staged / VERSION, check)
+        limit = batch(staged / VERSION, manifest, plan.max_batch or MAX_BATCH)
+        (staged / CONFIG).write_text(config(name, manifest, plan.target, limit), encoding="utf-8")
+        with alone(folder):
+            _swap(staged, folder, (VERSION, CONFIG))
     return manifest
 
 

@@ -109,7 +109,7 @@ class _Meaning:
 
     def region(self, region: Region, given: list[_Made], path: tuple[Any, ...], ends: Iterable[Value]) -> dict[Value, _Made]:
         """The hashes of the values that `ends` need."""
-        needed = live(region) if path else _needed(region, ends)
+        needed = live(region) if path else region.reached(ends)
         found = {Value(ARGUMENT, k): made for k, made in enumerate(given)}
         for node in region.nodes:
             if node.id in needed:
@@ -179,14 +179,6 @@ class _Meaning:
 
     def renamed(self, text: str) -> str:
         return re.sub(r"[A-Za-z_]\w*", lambda m: self.symbols.get(m[0], m[0]), text) if self.symbols else text
-
-
-def _needed(region: Region, ends: Iterable[Value]) -> set[int]:
-    found = {v.node for v in ends}
-    for node in reversed(region.nodes):
-        if node.id in found:
-            found |= {v.node for v in node.values}
-    return found
 
 
 def _given(given: Input, found: Mapping[Value, _Made]) -> _Made | None:

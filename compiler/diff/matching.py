@@ -60,11 +60,7 @@ def essence(region: Region) -> tuple[str, ...]:
 @lru_cache(maxsize=1024)
 def live(region: Region) -> frozenset[int]:
     """The nodes that an output depends on."""
-    found = {v.node for _, v in region.outputs}
-    for node in reversed(region.nodes):
-        if node.id in found:
-            found |= {v.node for v in node.values}
-    return frozenset(found)
+    return region.reached(v for _, v in region.outputs)
 
 
 def plain_nodes(region: Region) -> list[Node]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..lang.source import Span
@@ -217,7 +217,3 @@ def _order(a: Mapping, b: Mapping) -> list[str]:
 def span(tree: Tree | None, key: Scalar | None) -> Span | None:
     """Where a change is written, on one side."""
     return key.span if key is not None else tree.span if tree is not None else None
-
-
-def mentions(changes: Iterable[Change]) -> frozenset[str]:
-    return frozenset(w for c in changes for w in c.words())

@@ -137,10 +137,7 @@ class _Flattener:
 
 def pruned(region: Region) -> Region:
     """The region without nodes that no output depends on."""
-    needed = {v.node for _, v in region.outputs}
-    for node in reversed(region.nodes):
-        if node.id in needed:
-            needed |= {v.node for v in node.values}
+    needed = region.reached(v for _, v in region.outputs)
     kept = [n for n in region.nodes if n.id in needed]
     ids = {n.id: k for k, n in enumerate(kept)} | {ARGUMENT: ARGUMENT}
 

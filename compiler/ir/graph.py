@@ -6,7 +6,7 @@ needs from outside arrives as an argument. Control nodes (`Call`, `Repeat`, `Sca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,6 +105,16 @@ class Values:
             return self.arguments[value.output].type
         return self.nodes[value.node].types[value.output]
 
+    def typed(self, given: Input) -> TensorType | tuple[TensorType, ...] | None:
+        """The type of what a port is given, those of a list port, or None where it is absent."""
+        if isinstance(given, tuple):
+            return tuple(map(self.type, given))
+        return None if given is None else self.type(given)
+
+    def port_types(self, inputs: Mapping[str, Input]) -> dict[str, TensorType | tuple[TensorType, ...] | None]:
+        """The types of what a node's ports are given."""
+        return {port: self.typed(given) for port, given in inputs.items()}
+
     def label(self, value: Value) -> str:
         """The value as a person would write it: `encoder` or `encoder.state`."""
         if value.node == ARGUMENT:
@@ -129,6 +139,14 @@ class Region(Values):
 
     def output(self, name: str) -> Value:
         return dict(self.outputs)[name]
+
+    def reached(self, values: Iterable[Value]) -> frozenset[int]:
+        """The nodes that some values depend on, by id."""
+        found = {v.node for v in values}
+        for node in reversed(self.nodes):
+            if node.id in found:
+                found |= {v.node for v in node.values}
+        return frozenset(found)
 
     def uses(self) -> frozenset[Value]:
         """Every value that a node or an output of this region reads."""

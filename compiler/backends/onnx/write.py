@@ -63,28 +63,35 @@ def write(emitted: Emitted, folder: str | os.PathLike[str], tensors: Tensors | N
     the dtype or is not finite, and what `tensors` and `check` raise.
     """
     folder = Path(folder)
-    made = make_folders(folder)
+    with staging(folder) as staged:
+        manifest = _stage(emitted, staged, tensors, stream, prefix, form or (STEP if stream else FULL))
+        if check is not None:
+            manifest = replace(manifest, **check(staged))
+            (staged / NAME).write_bytes(encode(manifest).encode())
+        for name, text in (beside or {}).items():
+            (staged / name).write_text(text, encoding="utf-8")
+        kept = [*(d.file for d in manifest.data), *([PREFIX] if prefix is not None else []), *(beside or {})]
+        with alone(folder):
+            _commit(staged, folder, [*kept, MODEL, NAME])
+            _remove_old(folder, set(kept))
+    return manifest
+
+
+@contextmanager
+def staging(folder: Path) -> Iterator[Path]:
+    """A place inside `folder`, which is made, for files that are to appear in it whole. Where anything fails, the folders that were made
+    go again. Raises Diagnostics (`cannot-write`) for what the system refuses."""
+    made = _make_folders(folder)
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".export-", ignore_cleanup_errors=True) as name:
-            staged = Path(name)
-            manifest = _stage(emitted, staged, tensors, stream, prefix, form or (STEP if stream else FULL))
-            if check is not None:
-                manifest = replace(manifest, **check(staged))
-                (staged / NAME).write_bytes(encode(manifest).encode())
-            for name, text in (beside or {}).items():
-                (staged / name).write_text(text, encoding="utf-8")
-            kept = [*(d.file for d in manifest.data), *([PREFIX] if prefix is not None else []), *(beside or {})]
-            with alone(folder):
-                _commit(staged, folder, [*kept, MODEL, NAME])
-                _remove_old(folder, set(kept))
+            yield Path(name)
     except BaseException as error:
         for empty in made:
             with suppress(OSError):
                 empty.rmdir()
         if isinstance(error, OSError):
-            raise unwritable(folder, error) from None
+            raise _unwritable(folder, error) from None
         raise
-    return manifest
 
 
 def _stage(emitted: Emitted, staged: Path, tensors: Tensors | None, stream: Stream | None, prefix: Emitted | None,
@@ -130,7 +137,7 @@ def _parameters(models: list[Emitted]) -> int:
     return sum(prod(shape) for shape in shapes.values())
 
 
-def make_folders(folder: Path) -> list[Path]:
+def _make_folders(folder: Path) -> list[Path]:
     """Make the folder; returns what was made, innermost first."""
     missing = [p for p in (folder, *folder.parents) if not p.exists()]
     if folder.exists() and not folder.is_dir():
@@ -139,11 +146,11 @@ def make_folders(folder: Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise unwritable(folder, error) from None
+        raise _unwritable(folder, error) from None
     return missing
 
 
-def unwritable(folder: Path, error: OSError) -> Diagnostics:
+def _unwritable(folder: Path, error: OSError) -> Diagnostics:
     return Diagnostics([diagnostic("cannot-write", f"`{folder}` cannot be written: {error.strerror or error}",
                                    note="the folder is as it was before",
                                    help="give a folder that can be written, with enough space")])

@@ -37,11 +37,7 @@ def reads(node: Node) -> tuple[Value, ...]:
 
 def port_types(region: Region, node: Node) -> Types:
     """Types of every port of an op node."""
-    def one(given: Any) -> Any:
-        if isinstance(given, tuple):
-            return tuple(region.type(v) for v in given)
-        return None if given is None else region.type(given)
-    return {port: one(given) for port, given in node.inputs.items()}
+    return region.port_types(node.inputs)
 
 
 def own_parameters(region: Region, node: Node) -> dict[str, Node]:

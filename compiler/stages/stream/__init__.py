@@ -168,12 +168,9 @@ def _mixed(d: Deriver) -> list[Diagnostic]:
     """What brings rows together, which a step must not do: each of them may be at another position."""
     if d.rows.value == 1:
         return []
-    live = {v.node for _, v in d.region.outputs if v in d.facts.moving}
-    for node in reversed(d.region.nodes):
-        if node.id in live:
-            live |= {v.node for v in node.values}
+    live = d.region.reached(v for _, v in d.region.outputs if v in d.facts.moving)
     return [d.refuse(node, f"brings the rows of a batch together{where and ', '}{where}, and each may be at another position").diagnostic
-            for node, where in mixing(d.region, d.rows, d.facts.moving, frozenset(live))]
+            for node, where in mixing(d.region, d.rows, d.facts.moving, live)]
 
 
 def _sizeless(d: Deriver) -> list[Diagnostic]:
@@ -213,10 +210,7 @@ def _outputs(d: Deriver) -> tuple[list[tuple[str, Value]], list[Diagnostic]]:
 
 def _in_order(d: Deriver) -> None:
     """Make what is surely asked for from the first node to the last, so that no request goes deeper than one node."""
-    live = {v.node for _, v in d.region.outputs}
-    for node in reversed(d.region.nodes):
-        if node.id in live:
-            live |= {v.node for v in node.values}
+    live = d.region.reached(v for _, v in d.region.outputs)
     for node in d.region.nodes:
         values = (Value(node.id, k) for k in range(len(node.outputs)))
         for value in values if node.id in live else ():

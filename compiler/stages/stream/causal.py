@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...ir.graph import ARGUMENT, Control, Node, Region, Value
-from ...ops.base import Types, axis_of, tensors
+from ...ops.base import axis_of, tensors
 from ...ops.shapes import mask_axes
 from .facts import Facts
 
@@ -76,7 +76,7 @@ def _constant(region: Region, value: Value) -> object:
 
 def summed(region: Region, facts: Facts, node: Node, label: str, axis: int) -> bool:
     """Whether the sum of a contraction over an axis of one of its inputs has weights that are 0 where the key comes after the query."""
-    labels = [f"in.{k}" for k in range(len(tensors(_types(region, node), "in")))] if node.op.name in ("einsum", "matmul") else []
+    labels = [f"in.{k}" for k in range(len(tensors(region.port_types(node.inputs), "in")))] if node.op.name in ("einsum", "matmul") else []
     for other, value in zip(labels, node.inputs["in"] if labels else (), strict=True):  # type: ignore[arg-type]
         own = facts.of(value)
         over = _contracted(region, node, label, axis, other)
@@ -89,9 +89,9 @@ def summed(region: Region, facts: Facts, node: Node, label: str, axis: int) -> b
 
 def _contracted(region: Region, node: Node, label: str, axis: int, other: str) -> int | None:
     """The axis of the input `other` that is summed over together with an axis of the input `label`."""
-    types = tensors(_types(region, node), "in")
+    types = tensors(region.port_types(node.inputs), "in")
     if node.op.name == "einsum":
-        sides = node.op.sides(_types(region, node))
+        sides = node.op.sides(region.port_types(node.inputs))
         letter, there = sides[_number(label)][axis], sides[_number(other)]
         return there.index(letter) if letter in there else None
     ranks = [len(t.shape) for t in types]
@@ -103,15 +103,10 @@ def _number(label: str) -> int:
     return int(label.removeprefix("in."))
 
 
-def _types(region: Region, node: Node) -> Types:
-    return {k: tuple(region.type(v) for v in g) if isinstance(g, tuple) else None if g is None else region.type(g)
-            for k, g in node.inputs.items()}
-
-
 def _through(region: Region, facts: Facts, node: Node, label: str, value: Value, axes: tuple[int, ...],
              of: Callable[[Region, Facts, Value, tuple[int, ...]], bool] | None = None) -> bool:
     """Whether one input is causal (or what `of` says), and lies on both axes."""
-    types = _types(region, node)
+    types = region.port_types(node.inputs)
     if node.op.name == "softmax":
         over = mask_axes(node.op, types)
         if not set(axes) <= set(over):

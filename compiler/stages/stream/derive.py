@@ -10,9 +10,7 @@ from ...ir.builder import RegionBuilder
 from ...ir.dimension import Dim
 from ...ir.graph import ARGUMENT, Control, Input, Node, Origin, TensorType, Value, fresh
 from ...lang.diagnostic import Diagnostic, Label, diagnostic
-from ...ops.base import Types
 from ...ops.elementwise import Add
-from ...ops.layout import Rearrange
 from ...ops.streaming import Append, ChunkPositions, SlotPositions
 from .facts import Facts
 from .form import CHUNK, NEW_LENGTH, PAST, Layout, State
@@ -249,24 +247,11 @@ class Deriver:
 
     def infer(self, op: Any, inputs: Mapping[str, Input]) -> tuple[TensorType, ...]:
         """Types of what an op gives, found once for all copies of a layer."""
-        types = self.types(inputs)
+        types = self.out.port_types(inputs)
         key = (op, *types.items())
         if key not in self.inferred:
             self.inferred[key] = op.infer(types)
         return self.inferred[key]
-
-    def types(self, inputs: Mapping[str, Input]) -> Types:
-        def one(given: Input) -> Any:
-            if isinstance(given, tuple):
-                return tuple(self.out.type(v) for v in given)
-            return None if given is None else self.out.type(given)
-        return {k: one(v) for k, v in inputs.items()}
-
-    def unsqueezed(self, like: Value, value: Value, rank: int) -> Value:
-        """[B] with axes of size 1 behind it."""
-        if rank == 1:
-            return value
-        return self.apply(like, Rearrange(pattern=f"b -> b {' '.join(['1'] * (rank - 1))}"), {"in": value}, "rows")
 
     # faults
 

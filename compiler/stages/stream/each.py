@@ -44,7 +44,7 @@ def _gone(d: Deriver, node: Node, inputs: dict[str, Any]) -> bool:
         lost = given is not None and inputs[port] in (None, ())
         if isinstance(given, tuple) and node.op.name not in ("and", "or", "first_of") and len(inputs[port]) < len(given):
             raise d.refuse(node, "reads a mask or a length, which the step form does without")
-        if lost and (node.op.absent(d.types(inputs)) if port != "in" or ports.get(port) else False):
+        if lost and (node.op.absent(d.out.port_types(inputs)) if port != "in" or ports.get(port) else False):
             return True
         if lost and port == "length":
             raise d.shared(node)
@@ -55,7 +55,7 @@ def _gone(d: Deriver, node: Node, inputs: dict[str, Any]) -> bool:
 
 def _asked(d: Deriver, node: Node, output: int, forms: Forms) -> dict[str, Forms]:
     """The forms of every input, by port. Raises Refused where the op works along T."""
-    types = {k: types_of(d.region, v) for k, v in node.inputs.items()}
+    types = d.region.port_types(node.inputs)
     given = {label: v for label, v in labelled(node)}
     found: dict[str, dict[int, Any]] = {label: {} for label in given}
     out = node.types[output]
@@ -97,12 +97,6 @@ def _hint(node: Node) -> str | None:
     hints = {"softmax": "give it a `keep` that hides later positions, as `op: causal_mask` does", "range": "use `op: position`",
              "flip": "a decoder cannot read what comes later", "attention": "write `causal: true`"}
     return hints.get(node.op.name)
-
-
-def types_of(region: Region, given: Any) -> Any:
-    if isinstance(given, tuple):
-        return tuple(region.type(v) for v in given)
-    return None if given is None else region.type(given)
 
 
 def labelled(node: Node) -> list[tuple[str, Value]]:

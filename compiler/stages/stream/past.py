@@ -151,7 +151,7 @@ class _Past:
             self.env[Value(node.id)] = self.add(node, Attention(scale=op.scale, softcap=op.softcap), inputs)
         elif all(v in self.env for v in node.values):
             moved = {k: mapped(v, self.env.__getitem__) for k, v in node.inputs.items()}
-            made = self.put(node, self.resized(op), moved, None if isinstance(op, Control) or not moved else self.types(moved))
+            made = self.put(node, self.resized(op), moved, None if isinstance(op, Control) or not moved else self.out.port_types(moved))
             self.env |= {Value(node.id, k): Value(made.id, k) for k in range(len(node.outputs))}
         elif (mask := self.masked(node)) is not None:
             self.env[Value(node.id)] = mask
@@ -181,10 +181,6 @@ class _Past:
                    if f.name == "shape" and op.name in ("full", "expand")}
         return replace(op, **changed)
 
-    def types(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        return {k: tuple(map(self.out.type, v)) if isinstance(v, tuple) else None if v is None else self.out.type(v)
-                for k, v in inputs.items()}
-
     def put(self, node: Node, op: Any, inputs: Mapping[str, Any], types: Any) -> Node:
         made = node.types if types is None else op.infer(types)
         name = fresh(node.name, self.taken)
@@ -192,7 +188,7 @@ class _Past:
         return self.out.add(name, op, inputs, node.outputs if types is None else op.outputs(), made, node.origin)
 
     def add(self, node: Node, op: Any, inputs: Mapping[str, Any]) -> Value:
-        return Value(self.put(node, op, inputs, self.types(inputs)).id)
+        return Value(self.put(node, op, inputs, self.out.port_types(inputs)).id)
 
     def once(self, key: Any, node: Node, op: Any, inputs: Mapping[str, Any]) -> Value:
         """A value that several sites read, made for the first."""

@@ -48,8 +48,7 @@ def _inside(node: Node, body: Region, moving: frozenset[Value]) -> frozenset[Val
 
 
 def _mixes(node: Node, region: Region, rows: Dim, moving: frozenset[Value]) -> bool:
-    types = {k: tuple(region.type(v) for v in g) if isinstance(g, tuple) else None if g is None else region.type(g)
-             for k, g in node.inputs.items()}
+    types = region.port_types(node.inputs)
     covered: set[tuple[str, int]] = set()
     for k, type in enumerate(node.types):
         axes = [a for a, d in enumerate(type.shape) if d == rows]

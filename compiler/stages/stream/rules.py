@@ -13,7 +13,7 @@ from ...ops.masks import LengthMask
 from ...ops.streaming import CachedAttention
 from ...ops.values import Full
 from .derive import Deriver, Forms
-from .each import each, labelled, sized, types_of, with_sizes
+from .each import each, labelled, sized, with_sizes
 from .facts import numbers
 from .stateful import conv1d, cumsum, delay, recurrent, scan
 
@@ -56,7 +56,7 @@ def _check_rows(d: Deriver, outer: Node, region: Region) -> None:
             raise d.refuse(outer, f"uses how long `{d.facts.symbol}` is, in `{node.name}`")
         if isinstance(node.op, Control) or not any(d.facts.axes(region.type(v)) for v in node.values):
             continue
-        types = {k: types_of(region, v) for k, v in node.inputs.items()}
+        types = region.port_types(node.inputs)
         covered: set[tuple[str, int]] = set()
         for k, type in enumerate(node.types):
             for axis in d.facts.axes(type):
