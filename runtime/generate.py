@@ -49,7 +49,8 @@ def generate(decoder: Decoder, ids: Any = None, inputs: Mapping[str, Any] | None
     each new token, `logits` the output with the scores where the manifest does not tell. `callback` gets the token of each row as it
     comes, None for rows that have ended; beam search has none. `settings` are those of `Settings`.
 
-    Raises `ArtifactErrors` (code `bad-inputs`) before anything is run: settings, ids, rows that would get too long.
+    A row may fill the model's bound, and one more token comes of it. Raises `ArtifactErrors` (code `bad-inputs`) before anything is run:
+    settings, ids, rows that would get too long.
     """
     job = Job(decoder, ids, inputs, keep, collect, logits, Settings.of(settings))
     if job.settings.beams > 1:
@@ -158,11 +159,13 @@ class Job:
             raise ArtifactError("bad-inputs", "how many tokens to generate is not told", "the model's length has no bound",
                                 "give `max_new_tokens`")
         most = int(asked) if asked is not None else max(1, (limit or 0) - self.first)
-        if limit is not None and self.first + most > limit:
-            row = max(range(len(self.prompts)), key=lambda b: len(self.prompts[b]))
-            raise ArtifactError("bad-inputs", f"row {row} would have {self.first + most} tokens, and the model takes at most {limit}",
-                                f"its prompt has {self.first}, and `max_new_tokens` is {most}",
-                                "shorten the prompt, or ask for fewer tokens")
+        read = self.first + most - 1                       # the last token is not read again
+        if limit is not None and read > limit:
+            row, room = max(range(len(self.prompts)), key=lambda b: len(self.prompts[b])), limit - self.first + 1
+            raise ArtifactError("bad-inputs", f"the model would read {read} tokens of row {row}, and takes at most {limit}",
+                                f"its prompt has {self.first}, and of {most} new tokens all but the last are read",
+                                f"ask for at most {room} new token{'s' * (room > 1)}, or shorten the prompt" if room > 0 else
+                                f"shorten the prompt to at most {limit}")
         return most
 
     def _begin(self) -> tuple[Running, dict[str, np.ndarray]]:

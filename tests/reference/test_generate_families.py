@@ -159,6 +159,17 @@ def test_speech(made):
     same(generate(ours, prompt, inputs={"source": frames}, max_new_tokens=20), want)
 
 
+@pytest.mark.parametrize("beams", [1, 3])
+def test_prompts_that_fill_the_model(made, beams):
+    """The last token that the bound leaves room for, and one more, which is not read."""
+    theirs, ours = made("gpt2")
+    search = {"num_beams": beams} if beams > 1 else {}
+    for length, new in ((64, 1), (61, 4)):
+        rows = unequal(theirs.config.vocab_size, (length, length), seed=11)
+        given = {"input_ids": torch.tensor(np.stack(rows)), "attention_mask": torch.ones(2, length, dtype=torch.long)}
+        same(generate(ours, rows, max_new_tokens=new, beams=beams), reference(theirs, given, length, max_new_tokens=new, **search))
+
+
 @pytest.mark.parametrize("name", ["gpt2", "gemma2"])
 def test_beams_of_a_decoder(made, name):
     theirs, ours = made(name)

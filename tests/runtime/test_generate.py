@@ -189,7 +189,8 @@ WRONG = [
     ({"ids": [1, 43]}, "row 0 has the id 43 at index 1"), ({"ids": [[1], [2, -1]]}, "row 1 has the id -1 at index 1"),
     ({"ids": []}, "prompt"), ({"ids": [[1], []]}, "the prompt of row 1 is empty"), ({"ids": [1.5]}, "row 0 is float64"),
     ({"ids": [1, [2]]}, "numbers and rows at once"), ({"ids": ["a"]}, "holds text"), ({"ids": None}, "there is no prompt"),
-    ({"max_new_tokens": 62}, "row 0 would have 65 tokens, and the model takes at most 64"),
+    ({"max_new_tokens": 63}, "would read 65 tokens of row 0, and takes at most 64"),
+    ({"ids": [3] * 65}, "would read 68 tokens of row 0"), ({"ids": [3] * 64, "max_new_tokens": 2}, "would read 65 tokens of row 0"),
     ({"max_new_tokens": 0}, "`max_new_tokens` is 0"),
     ({"temprature": 1}, "no setting `temprature`"), ({"top_p": 0}, "`top_p` is 0"), ({"top_k": 1.5}, "`top_k` is 1.5"),
     ({"temperature": -1}, "`temperature` is -1"), ({"stop": [3, 99]}, r"`stop` has the id 99, and ids lie in \[0, 43\)"),
@@ -233,6 +234,22 @@ def test_without_a_bound_the_number_of_tokens_is_asked_for(opened):
     assert len(generate(opened["gpt2"], [1, 2, 3]).tokens[0]) == 61
     with pytest.raises(ArtifactError, match="2 prompts, and the inputs have 3 rows"):
         generate(opened["luong"], [[1], [2]], given("luong")[1], max_new_tokens=2)
+
+
+@pytest.mark.parametrize("settings", [{}, SAMPLED, {"beams": 3}], ids=["greedy", "sampled", "beams"])
+def test_a_prompt_as_long_as_the_bound_gives_one_token(folders, opened, settings):
+    """The scores behind a full prompt need no further position."""
+    rows = [np.random.default_rng(5).integers(0, 43, n) for n in (64, 60)]
+    made = generate(opened["gpt2"], rows, **settings)
+    assert [len(t) for t in made.tokens] == [1, 1] and made.reasons == ("length", "length")
+    if settings != SAMPLED:
+        whole = nnspec.runtime.open(folders["gpt2"] / "full", threads=1)
+        assert tokens(made) == [[int(whole(tokens=[row])["logits"][0, -1].argmax())] for row in rows]
+    short = generate(opened["gpt2"], rows[1:], max_new_tokens=5, **settings)
+    assert len(short.tokens[0]) == 5
+    with pytest.raises(ArtifactError, match="would read 65 tokens of row 0") as found:
+        generate(opened["gpt2"], rows[1:], max_new_tokens=6, **settings)
+    assert found.value.helps == ("ask for at most 5 new tokens, or shorten the prompt",)
 
 
 def test_inputs_of_the_prefix_are_checked_by_it(opened):
