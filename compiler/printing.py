@@ -50,11 +50,9 @@ def columns(rows: Iterable[Sequence[str]], right: frozenset[int] = frozenset()) 
 
 
 def size(n: int) -> str:
-    """Bytes in words."""
-    for unit, top in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if n >= top:
-            return f"{n / top:,.1f} {unit}"
-    return f"{n} B"
+    """Bytes in words, as everywhere."""
+    from .costs.quantity import short
+    return short(n, "B")
 
 
 def export_report(manifest: Any, folder: Path, all_sites: bool) -> str:

@@ -238,7 +238,7 @@ def test_the_command_prints_a_column_for_each_at(run):
     code, out, _ = run("llama-3-8b", "--at", "B=1,S=2k", "--at", "B=8,S=8k,dtype=float32")
     found = {k: [v.strip() for v in cells] for k, cells in rows(out).items()}
     assert code == 0
-    assert found["cache"] == ["268.4 MB", "17.18 GB"] and found["weights"] == ["16.06 GB", "32.12 GB"]
+    assert found["cache"] == ["256.0 MiB", "16.00 GiB"] and found["weights"] == ["14.96 GiB", "29.92 GiB"]
     assert found["FLOPs of a pass (prefill)"] == ["32.94 T", "1.265 P"]
 
 

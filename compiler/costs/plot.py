@@ -86,8 +86,9 @@ def _line(axis: Any, sizes: list[int], values: list[int], color: str, label: str
 
 def _logarithmic(axis: Any, what: str, unit: str) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-    axis.set_yscale("log")
-    axis.yaxis.set_major_locator(LogLocator(numticks=12))
+    base = 2 if unit == "B" else 10
+    axis.set_yscale("log", base=base)
+    axis.yaxis.set_major_locator(LogLocator(base=base, numticks=12))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: re.sub(r"\.0+(?= |$)", "", short(int(y), unit))))
     axis.yaxis.set_minor_formatter(NullFormatter())
     axis.set_ylabel(what)

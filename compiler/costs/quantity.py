@@ -1,4 +1,4 @@
-"""Numbers as people write and read them: `128k` positions, `16GiB`, 4.5 GB."""
+"""Numbers as people write and read them: `128k` positions, `16GiB`. Bytes are told in powers of 1024, all else in powers of 1000."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 POSITIONS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 PREFIXES = tuple(enumerate("kmgt", 1))
 AMOUNTS = {"": 1} | {f"{p}{b}": 1000**n for n, p in PREFIXES for b in ("", "b")} | {f"{p}ib": 1024**n for n, p in PREFIXES}
-STEPS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"))
+STEPS = ("", "K", "M", "G", "T", "P", "E")
 
 
 def size(text: str) -> int:
@@ -32,11 +32,15 @@ def _read(text: str, units: dict[str, int]) -> int:
 
 
 def short(n: int, unit: str = "") -> str:
-    """Four digits and a power of 1000: `291.6 G`, `4.5 GB`."""
-    for top, prefix in STEPS:
-        if abs(n) >= top:
-            return f"{n / top:.{4 - min(4, len(str(int(abs(n) / top))))}f} {prefix}{unit}"
-    return f"{n:,} {unit}".rstrip()
+    """Four digits and a prefix: `291.6 G`; bytes (`B`) as `36.00 MiB`."""
+    base, ending = (1024, "iB") if unit == "B" else (1000, unit)
+    step = 0
+    while step + 1 < len(STEPS) and abs(n) >= base ** (step + 1):
+        step += 1
+    if not step:
+        return f"{n:,} {unit}".rstrip()
+    scaled = n / base**step
+    return f"{scaled:.{4 - min(4, len(str(int(abs(scaled)))))}f} {STEPS[step]}{ending}"
 
 
 def positions(n: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..costs.quantity import short
 from .concepts import number
 from .report import Edit, Metric, Report, Where
 from .verdict import plain_load
@@ -59,16 +60,7 @@ def amount(m: Metric, n: int | None) -> str:
         return "-"
     if m.unit == "numbers":
         return f"{n:,}"
-    if m.unit == "bytes":
-        return scaled(n, ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")), "B")
-    return scaled(n, ((10**12, "T"), (10**9, "G"), (10**6, "M")), "")
-
-
-def scaled(n: int, units: tuple[tuple[int, str], ...], rest: str) -> str:
-    for size, unit in units:
-        if abs(n) >= size:
-            return f"{n / size:,.1f} {unit}"
-    return f"{n:,} {rest}".rstrip()
+    return short(n, "B" if m.unit == "bytes" else "")
 
 
 def signed(text: str, n: int | None) -> str:
@@ -76,7 +68,9 @@ def signed(text: str, n: int | None) -> str:
 
 
 def percent(m: Metric) -> str:
-    return "" if m.percent is None or not m.delta else f"{m.percent:+.2f}%"
+    if m.percent is None or not m.delta:
+        return ""
+    return f"{m.percent:+.2f}%" if abs(m.percent) >= 0.005 else "<0.01%"
 
 
 def cost(m: Metric) -> str:
@@ -106,7 +100,7 @@ def loads(report: Report) -> str:
     if not missing and not unexpected and not shapes:
         return "a strict load succeeds"
     said = [f"{n:,} {word}" for n, word in ((missing, "missing"), (unexpected, "unexpected"), (shapes, "of other shapes")) if n]
-    return f"a strict load fails: {', '.join(said)}; strict=False {'too' if shapes else 'loads the rest in silence'}"
+    return f"a strict load fails: {', '.join(said)}; strict=False {'fails too' if shapes else 'loads the rest in silence'}"
 
 
 def at(report: Report) -> str:
