@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+CELLS = 1_000_000                # of the table that two stacks are compared in
+NONE = (-1, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -41,40 +45,55 @@ def align(a: Sequence[str], b: Sequence[str]) -> Alignment:
 
 
 def _moved(a: Sequence[str], b: Sequence[str], anchors: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Equal copies that the common subsequence leaves."""
-    left, right = set(range(len(a))) - {x for x, _ in anchors}, set(range(len(b))) - {y for _, y in anchors}
-    found = []
-    for x in sorted(left):
-        y = min((y for y in right if b[y] == a[x]), default=None)
-        if y is not None:
-            found.append((x, y))
-            right.discard(y)
-    return found
+    """Equal copies that the common subsequence leaves, in order."""
+    ours, theirs = {x for x, _ in anchors}, {y for _, y in anchors}
+    places: dict[str, deque[int]] = {}
+    for y, h in enumerate(b):
+        if y not in theirs:
+            places.setdefault(h, deque()).append(y)
+    return [(x, places[h].popleft()) for x, h in enumerate(a) if x not in ours and places.get(h)]
 
 
 def _common(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
     """Pairs of the longest common subsequence; ties are broken by how many have the same number, then by the hashes, so that the way back
-    finds the same pairs."""
-    if list(a) == list(b)[:len(a)] or list(b) == list(a)[:len(b)]:
-        return [(k, k) for k in range(min(len(a), len(b)))]
-    rank = {h: k for k, h in enumerate(sorted({*a, *b}))}
-    best = [[(0, 0, 0)] * (len(b) + 1) for _ in range(len(a) + 1)]
+    finds the same pairs. Of stacks that are long and have little in common, the copies in place."""
+    still = [k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x == y]
+    if len(still) == (Counter(a) & Counter(b)).total():                 # no subsequence has more
+        return [(k, k) for k in still]
+    start = next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), 0)
+    n, m = len(a) - start, len(b) - start
+    width = abs(n - m) + 8
+    while n * width <= CELLS:
+        found = _banded(a[start:], b[start:], width)
+        if n + m - 2 * len(found) <= width or width >= max(n, m):
+            return [(k, k) for k in range(start)] + [(x + start, y + start) for x, y in found]
+        width = min(4 * width, max(n, m))
+    return [(k, k) for k in still]
 
-    def taken(i: int, j: int) -> tuple[int, int, int]:
-        n, same, weight = best[i + 1][j + 1]
-        return n + 1, same + (i == j), weight + rank[a[i]]
+
+def _banded(a: Sequence[str], b: Sequence[str], width: int) -> list[tuple[int, int]]:
+    """The best common subsequence of which no copy is further than `width` from its place: each that leaves out at most so many copies of
+    both is among those tried (Ukkonen 1985, "Algorithms for approximate string matching")."""
+    rank = {h: k for k, h in enumerate(sorted({*a, *b}))}
+    m, span = len(b), 2 * width + 1                                # cell c of row i is column i + c - width
+    best = [[(0, 0, 0)] * (span + 1) for _ in range(len(a) + 1)]
+
+    def taken(i: int, c: int) -> tuple[int, int, int]:
+        n, same, weight = best[i + 1][c]
+        return n + 1, same + (c == width), weight + rank[a[i]]
 
     for i in reversed(range(len(a))):
         row, below = best[i], best[i + 1]
-        for j in reversed(range(len(b))):
-            found = max(below[j], row[j + 1])
-            row[j] = max(found, taken(i, j)) if a[i] == b[j] else found
+        for c in reversed(range(max(width - i, 0), min(span, m - i + width))):
+            found = max(below[c - 1] if c else NONE, row[c + 1])
+            row[c] = max(found, taken(i, c)) if a[i] == b[i + c - width] else found
     out, i, j = [], 0, 0
-    while i < len(a) and j < len(b):
-        if a[i] == b[j] and best[i][j] == taken(i, j):
+    while i < len(a) and j < m:
+        c = j - i + width
+        if a[i] == b[j] and best[i][c] == taken(i, c):
             out.append((i, j))
             i, j = i + 1, j + 1
-        elif best[i][j] == best[i + 1][j]:
+        elif c and best[i][c] == best[i + 1][c - 1]:
             i += 1
         else:
             j += 1
