@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -74,7 +75,9 @@ class _Planner:
         self.rules = {f.rule for f in told(findings)}
         self.raw = {f.rule for f in findings}
         self.recipes: dict[str, Recipe] = {}
-        self.copies: dict[str, list[int]] = {}
+        self.held: dict[tuple[str, str, Shape], list[tuple[int, str]]] | None = None
+        self.ends: dict[tuple[str, int], list[str]] = {}
+        self.stems = {p for f in findings if f.rule in GROWN for p in f.where.paths()}
 
     # tensors
 
@@ -138,33 +141,36 @@ class _Planner:
 
     def grown(self, path: str, entry: ParameterEntry) -> Recipe | None:
         """A tensor of a new copy: that of the nearest copy, zero where its terms of the residual sum end."""
-        for f in self.findings:
-            for stem in f.where.paths() if f.rule in GROWN else ():
-                if not path.startswith(f"{stem}."):
-                    continue
-                stack, _, number = stem.rpartition(".")
-                rest = path[len(stem) + 1:]
-                ends = residual_ends(self.after, stack, int(number))
-                near = self.neighbour(stack, int(number), rest, entry.shape)
-                if not ends:
-                    return _none(entry.shape, "the new copy is no sum with its input, so nothing keeps the function")
-                if rest.rpartition(".")[0] in ends:
-                    return Recipe("fill", entry.shape, "exact", text="starts at zero: the new copy adds nothing")
-                if near is None:
-                    return _none(entry.shape, "no old copy is like the new one")
-                return Recipe("copy", entry.shape, "exact", (near,), text="as in the copy beside it")
+        for cut in re.finditer(r"\.(\d+)\.", path):
+            stack, number, rest = path[:cut.start()], int(cut[1]), path[cut.end():]
+            if f"{stack}.{number}" not in self.stems:
+                continue
+            if (stack, number) not in self.ends:
+                self.ends[stack, number] = residual_ends(self.after, stack, number)
+            ends = self.ends[stack, number]
+            near = self.neighbour(stack, number, rest, entry.shape)
+            if not ends:
+                return _none(entry.shape, "the new copy is no sum with its input, so nothing keeps the function")
+            if rest.rpartition(".")[0] in ends:
+                return Recipe("fill", entry.shape, "exact", text="starts at zero: the new copy adds nothing")
+            if near is None:
+                return _none(entry.shape, "no old copy is like the new one")
+            return Recipe("copy", entry.shape, "exact", (near,), text="as in the copy beside it")
         return None
 
     def neighbour(self, stack: str, number: int, rest: str, shape: Shape) -> Recipe | None:
         """The same tensor of the nearest copy that the old model has, those before first."""
-        if stack not in self.copies:
-            of = re.compile(rf"{re.escape(stack)}\.(\d+)\.")
-            self.copies[stack] = sorted({int(m[1]) for p in self.theirs if (m := of.match(p))})
-        for k in sorted(self.copies[stack], key=lambda k: (k > number, abs(k - number))):
-            old = self.same.get(f"{stack}.{k}.{rest}")
-            if old in self.ours and self.ours[old].shape == shape:
-                return source(old, shape)
-        return None
+        if self.held is None:
+            self.held = {}
+            for path, old in self.same.items():
+                for cut in re.finditer(r"\.(\d+)\.", path) if old in self.ours else ():
+                    key = (path[:cut.start()], path[cut.end():], self.ours[old].shape)
+                    self.held.setdefault(key, []).append((int(cut[1]), old))
+            for found in self.held.values():
+                found.sort()
+        copies = self.held.get((stack, rest, shape), [])
+        at = bisect_left(copies, (number, ""))
+        return source(copies[at - 1 if at else 0][1], shape) if copies else None
 
     # the edit
 
