@@ -30,11 +30,14 @@ def with_choice(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options, of which `Choice` is made."""
     path = click.Path(path_type=Path)
     for option in (
+            click.option("--write-keymap", "keymap", type=path, metavar="FILE",
+                         help="Write how every tensor of HEAD is made of those of BASE, as YAML or .json."),
             click.option("--write-accept", "write", type=path, metavar="FILE", help="Write a file that accepts the edits of now."),
             click.option("--accept", "accepts", type=path, metavar="FILE", help="Edits that are accepted: nothing fails on them."),
             click.option("--budget", "budgets", multiple=True, metavar="NAME=[+]N[%]",
                          help="Fail where HEAD costs more, such as parameters=125M, or grows more, such as flops=+5%; may be repeated."),
-            click.option("--map", "maps", multiple=True, metavar="OLD=NEW", help="A renamed node; or a file of `OLD: NEW` lines."),
+            click.option("--map", "maps", multiple=True, metavar="OLD=NEW",
+                         help="A renamed node; or a file of `OLD: NEW` lines, or a key map."),
             click.option("--by", type=click.Choice(["edit", "path", "contract"]), default="edit", help="The order of the text."),
             click.option("--exclude", metavar="WHAT,...", default="", help="Show all edits but these."),
             click.option("--only", metavar="RULE|CONTRACT|PATH,...", default="", help="Show only these edits; verdicts are of all.")):
@@ -53,12 +56,14 @@ class Choice:
     budgets: tuple[str, ...]
     accepts: Path | None
     write: Path | None
+    keymap: Path | None
 
     def check(self, commits: str | None, forms: tuple[str, ...]) -> None:
         if self.by != "edit" and forms != ("text",):
             raise click.UsageError("`--by` is an order of the text")
-        if self.maps and commits is not None:
-            raise click.UsageError("`--map` is about two specs, not a range of commits")
+        for option, given in (("--map", self.maps), ("--write-keymap", self.keymap)):
+            if given and commits is not None:
+                raise click.UsageError(f"`{option}` is about two specs, not a range of commits")
         self.limits()
 
     def names(self) -> dict[str, str]:

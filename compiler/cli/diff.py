@@ -62,7 +62,8 @@ def diff(specs: tuple[str, ...], commits: str | None, forms: tuple[str, ...], ou
         raise click.UsageError("`--keys` and `--verify` are about two specs, not a range of commits")
     choice = Choice(**more)
     choice.check(commits, forms)
-    found, failures = _compared(specs, commits, dims(items(at), "--at"), dtype, (keys, run, weights), choice.names())
+    asked = (keys, run, weights, choice.keymap)
+    found, failures = _compared(specs, commits, dims(items(at), "--at"), dtype, asked, choice.names())
     if failures and commits is None and not outputs and forms[0] in ("text", "json", "github"):
         raise failures[0]
     found, shown = choice(found)
@@ -78,7 +79,7 @@ def diff(specs: tuple[str, ...], commits: str | None, forms: tuple[str, ...], ou
 
 
 def _compared(specs: Sequence[str], commits: str | None, sizes: dict[str, int], dtype: str,
-              asked: tuple[bool, bool, Path | None], names: dict[str, str]) -> tuple[list[Report], list[Diagnostics]]:
+              asked: tuple[bool, bool, Path | None, Path | None], names: dict[str, str]) -> tuple[list[Report], list[Diagnostics]]:
     """The reports, and what could not be compared."""
     if commits is None:
         from ..diff.layers import Asked

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 @click.option("--allow", type=click.Choice(["silent"]), multiple=True,
               help="Pass over edits that change the function while every tensor still fits.")
 @click.option("--init", type=click.IntRange(0), metavar="SEED", help="Start tensors anew that no old one can be made into.")
+@click.option("--keymap", type=click.Path(path_type=Path), metavar="FILE",
+              help="Make the tensors that this file names as it says; `nnspec diff --write-keymap` writes it.")
 @click.option("--no-verify", is_flag=True, help="Do not run both models to see that the function is kept.")
 def migrate(old: Path, base: str, head: str, output: Path, dtype: str | None, allow: tuple[str, ...], init: int | None,
-            no_verify: bool) -> None:
+            keymap: Path | None, no_verify: bool) -> None:
     """Bring the checkpoint OLD over to another spec.
 
     Tensors are renamed, joined, split, padded, averaged or repeated as the edits between the two specs ask; new layers start so that they
@@ -33,7 +35,7 @@ def migrate(old: Path, base: str, head: str, output: Path, dtype: str | None, al
     spec maps. Exit 1: an edit cannot be followed, or the function is not kept where it must be.
     """
     from ..diff.migrate import migrate as run
-    made = run(old, *_both(base, head), output, (base, head), dtype, frozenset(allow), init, not no_verify)
+    made = run(old, *_both(base, head), output, (base, head), dtype, frozenset(allow), init, not no_verify, keymap)
     print(made.text(), end="")
     if no_verify:
         print("  not verified")

@@ -35,12 +35,13 @@ class Move:
 @dataclass(frozen=True)
 class KeyMap:
     """`recipes` say how every tensor of the head is made of the base's, by path; `dropped` are tensors of the base that no tensor is made
-    of, with the edit that drops them; `shapes` are the base's."""
+    of, with the edit that drops them; `shapes` are the base's; `by` is a file that says some of it, in words."""
 
     recipes: Mapping[str, Recipe]
     dropped: Mapping[str, str]
     moves: tuple[Move, ...]
     shapes: Mapping[str, Shape]
+    by: str = ""
 
     @property
     def kind(self) -> str:
@@ -70,7 +71,7 @@ class KeyMap:
             "counts": {k: self.count(k) for k in KINDS} | {"dropped": len(self.dropped)},
             "folded": [{"kind": kind, "to": new, "from": old, "text": why} for kind, new, old, why in self.rows()],
             "edits": [{"title": m.title, "rule": m.rule, "kind": m.kind, "why": list(m.why)} for m in self.moves],
-            "tensors": [{"to": p, "shape": list(r.shape), "kind": r.worst, "from": r.sources(), "steps": [_step(s) for s in r.steps()]}
+            "tensors": [{"to": p, "shape": list(r.shape), "kind": r.worst, "from": r.sources(), "steps": [step_data(s) for s in r.steps()]}
                         for p, r in self.recipes.items()],
             "dropped": [{"from": p, "shape": list(self.shapes[p]), "edit": e} for p, e in self.dropped.items()]}
 
@@ -112,17 +113,17 @@ def _folded(paths: Iterable[str]) -> str:
     return ", ".join(name for name, _ in fold((p, "") for p in dict.fromkeys(paths)))
 
 
-def _step(step: Recipe) -> dict[str, Any]:
+def step_data(step: Recipe) -> dict[str, Any]:
     """One step of a recipe; rows as ranges of numbers."""
     out: dict[str, Any] = {"op": step.op, "shape": list(step.shape), "text": step.text}
     if step.index is not None and step.index.ndim == 1:
-        out["rows"] = _ranges(step.index.tolist())
+        out["rows"] = ranges(step.index.tolist())
     elif step.index is not None:
         out["groups"] = step.index.shape[1]
     return out | ({"value": step.value} if step.op == "fill" else {})
 
 
-def _ranges(rows: list[int]) -> list[list[int]]:
+def ranges(rows: list[int]) -> list[list[int]]:
     """[first, end] of every run of rows."""
     out: list[list[int]] = []
     for k in rows:

@@ -20,16 +20,23 @@ LEVELS = ("info", "warning", "breaking")
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user asked for: the key map, claims run (with `weights` of the base, a file), the ONNX layer of exported sides."""
+    """What the user asked for: the key map, told or written to a file, claims run (with `weights` of the base, a file), the ONNX layer of
+    exported sides."""
 
     keys: bool = False
     run: bool = False
     weights: Path | None = None
+    written: Path | None = None
+
+    @property
+    def graphs(self) -> bool:
+        """Whether both graphs are needed, which a lock file lacks."""
+        return self.keys or self.run or self.written is not None
 
     def __call__(self, labels: tuple[str, str], a: Compiled, b: Compiled, report: Report) -> dict[str, Any]:
         """The layers, as JSON has them. Raises Diagnostics for weights that do not fit, and files that are no exports of ours."""
         out: dict[str, Any] = {}
-        if self.keys or self.run:
+        if self.graphs:
             steps = replay(a, b)[0] if report.edits else []
             made = key_map(a.graph, b.graph, steps, report.edits)
             if self.keys:
@@ -39,6 +46,10 @@ class Asked:
         if any(_exported(label) for label in labels):
             from .onnx_layer import onnx_layer
             out["onnx"] = onnx_layer(*labels, a, b)
+        if self.written is not None:
+            from ..files import write_text
+            from .keymap import keymap_text
+            write_text(self.written, keymap_text(made, report, self.written))
         return out
 
     def checked(self, a: Compiled, b: Compiled, keys: Any, report: Report) -> list[dict[str, Any]]:
@@ -112,7 +123,7 @@ def _onnx(layer: Mapping[str, Any]) -> Iterator[str]:
         yield f"              {layer['note']}"
     for f in layer["findings"]:
         where = f["where"] + (f" x{f['count']}" if f["count"] > 1 else "")
-        change = f"{_said(f['before'])} -> {_said(f['after'])}" + (f" ({f['note']})" if f["note"] else "")
+        change = f"{said(f['before'])} -> {said(f['after'])}" + (f" ({f['note']})" if f["note"] else "")
         yield from _wrapped(f["level"], f"{f['rule']}  {where}".rstrip(), change)
     if not layer["findings"]:
         yield "    nothing differs"
@@ -127,5 +138,5 @@ def _wrapped(kind: str, what: str, text: str) -> Iterator[str]:
         yield from textwrap.wrap(part, WIDE, initial_indent=" " * indent, subsequent_indent=" " * 14, drop_whitespace=True)
 
 
-def _said(value: Any) -> str:
+def said(value: Any) -> str:
     return "none" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

@@ -77,10 +77,10 @@ def _lines(compiled: Compiled) -> Iterator[str]:
     yield "# Facts of a spec, written by `nnspec lock`: do not edit."
     yield f"lock: {VERSION}"
     yield f"tool: nnspec {__version__}"
-    yield f"name: {_quoted(graph.name)}"
-    yield f"spec: {_quoted(_spec_hash(compiled))}"
-    yield f"structure: {_quoted(me.structure)}"
-    yield f"identity: {_quoted(me.identity)}"
+    yield f"name: {quoted(graph.name)}"
+    yield f"spec: {quoted(_spec_hash(compiled))}"
+    yield f"structure: {quoted(me.structure)}"
+    yield f"identity: {quoted(me.identity)}"
     yield from _section("inputs", _inputs(graph))
     yield from _section("outputs", {n: str(graph.root.type(v)) for n, v in graph.root.outputs})
     yield from _section("state", dict(found.layout))
@@ -94,10 +94,10 @@ def _lines(compiled: Compiled) -> Iterator[str]:
 def _section(name: str, facts: Mapping[str, Any]) -> Iterator[str]:
     yield f"{name}:" if facts else f"{name}: {{}}"
     for key, value in facts.items():
-        yield f"  {_quoted(key)}: {value if isinstance(value, int) else _quoted(value)}"
+        yield f"  {quoted(key)}: {value if isinstance(value, int) else quoted(value)}"
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """A YAML scalar that is that text."""
     return text if re.fullmatch(r"[A-Za-z_][\w.-]*", text) else json.dumps(text, ensure_ascii=False)
 

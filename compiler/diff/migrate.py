@@ -21,7 +21,7 @@ from .keys import REFUSED, SILENT, KeyMap, Move, key_map
 from .recipes import KINDS, Read, Recipe, pieces
 from .replay import replay
 from .report import Report
-from .verify import SAME, Checked, edit_checked, whole_checked
+from .verify import MEASURED, SAME, Checked, edit_checked, whole_checked
 
 SHOWN = 12                      # reasons told of one edit
 
@@ -53,19 +53,23 @@ def keyed(base: Compiled, head: Compiled, labels: tuple[str, str]) -> tuple[KeyM
 
 
 def migrate(old: Path, base: Compiled, head: Compiled, path: Path, labels: tuple[str, str], dtype: str | None = None,
-            allow: frozenset[str] = frozenset(), init: int | None = None, run: bool = True) -> Migrated:
+            allow: frozenset[str] = frozenset(), init: int | None = None, run: bool = True, keymap: Path | None = None) -> Migrated:
     """Write the checkpoint `old` of `base` as one of `head`, under our own names, to the .safetensors file `path`.
 
     Edits that keep the function and those that need training after them are carried out; the first are verified by running both
     models, unless `run` is False. `allow` may hold `silent`: edits that no tensor follows are passed over. `init` is the seed that
-    tensors are started with that nothing can be made into. A dtype that is not given is that of the old tensors. Raises CheckFailed
-    (`cannot-migrate`) with every edit that cannot be followed, and where a claim does not hold; Diagnostics (`checkpoint-mismatch`,
-    `bad-weights`, `cannot-write`) with all that is wrong with the file. A failure leaves `path` as it was.
+    tensors are started with that nothing can be made into. A dtype that is not given is that of the old tensors. `keymap` is a file that
+    says how some or all tensors are made. Raises CheckFailed (`cannot-migrate`) with every edit that cannot be followed, and where a claim
+    does not hold; Diagnostics (`checkpoint-mismatch`, `bad-weights`, `bad-keymap`, `cannot-write`) with all that is wrong with a file. A
+    failure leaves `path` as it was.
     """
     if path.suffix != ".safetensors":
         raise Diagnostics([diagnostic("cannot-write", f"weights are written as safetensors, and `{path}` has another ending",
                                       help="give a name that ends in .safetensors")])
-    keys, _ = keyed(base, head, labels)
+    keys, report = keyed(base, head, labels)
+    if keymap is not None:
+        from .keymap_read import mapped
+        keys = mapped(keys, report, keymap)
     _check(keys, allow, init)
     with open_weights(old) as file:
         loader = Model(base).loader(file)
@@ -73,7 +77,8 @@ def migrate(old: Path, base: Compiled, head: Compiled, path: Path, labels: tuple
         checked = tuple(_verified(base, head, keys, read)) if run else ()
         if wrong := [c for c in checked if c.holds is False and c.claim == SAME]:
             raise CheckFailed([diagnostic("cannot-migrate", f"the function is not kept: {c}",
-                                          help="please report it: the key map claims that it is") for c in wrong])
+                                          help="the key map is as a file says: see what it makes otherwise" if keys.by else
+                                          "please report it: the key map claims that it is") for c in wrong])
         kinds = {p: file.dtype(n) for p, n in loader.names.items()}
         common = Counter(kinds.values()).most_common(1)[0][0] if kinds else "float32"
         recipes = _started(keys.recipes)
@@ -113,6 +118,9 @@ def _verified(base: Compiled, head: Compiled, keys: KeyMap, read: Read) -> Itera
     """What must hold: the whole with the weights of the file where no edit changes it, else every edit that keeps the function."""
     if keys.kind in ("same", "renamed", "exact"):
         yield whole_checked(base.graph, head.graph, keys, read)
+        return
+    if keys.by:
+        yield Checked(keys.by, MEASURED, None, note="not every edit keeps the function")
         return
     for move in keys.moves:
         if move.step is not None and move.kind in ("same", "renamed", "exact"):

@@ -11,14 +11,19 @@ from ..lang.diagnostic import Diagnostic, Diagnostics, diagnostic, suggest
 from ..lang.tree import Mapping as TreeMapping
 from ..lang.tree import Scalar, kind
 from ..stages.parse import load
+from .keymap import opened_keymap
 from .tree import Change, graphs, put
 from .tree import Path as Keys
 
 
 def read_map(path: Path) -> dict[str, str]:
-    """A file of renames, `OLD: NEW` a line. Raises Diagnostics."""
+    """A file of renames, `OLD: NEW` a line, or a key map, of which they are `renames:`. Raises Diagnostics."""
     out = {}
-    for e in load(path)[1]:
+    tree = load(path)[1]
+    if "keymap" in tree:
+        given = opened_keymap(path).get("renames")
+        tree = given if isinstance(given, TreeMapping) else TreeMapping((), tree.span)
+    for e in tree:
         if not isinstance(e.value, Scalar):
             raise Diagnostics([diagnostic("bad-spec", f"`{e.key.text}` became a name, not {kind(e.value)}", e.value.span,
                                           help="write `OLD: NEW`")])

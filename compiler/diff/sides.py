@@ -38,7 +38,7 @@ def compared(base: str, head: str, sizes: Mapping[str, int] | None = None, dtype
     a, b = found
     asked = asked or Asked()
     if isinstance(a, Lock) or isinstance(b, Lock):
-        if asked.keys or asked.run:
+        if asked.graphs:
             raise Diagnostics([diagnostic("bad-lock", "a lock file holds no graph, so no tensor of it can be followed",
                                           help="give the specs themselves")])
         return compare_locks(a if isinstance(a, Lock) else of(a), b if isinstance(b, Lock) else of(b), (base, head))
