@@ -226,7 +226,7 @@ class _Comparison:
             norm = node is not None and node_concept(node)[0] == "norm"
             rule = "norm.placement-changed" if norm else "node.rewired"
             self.tell(rule, below(at.head, name), x and a.label(x), y and b.label(y),
-                      f"reads {_said(b, y)} instead of {_said(a, x)}" if x and y
+                      f"reads {_said(b, y)} instead of {_said(a, x).rstrip(',')}" if x and y
                       else f"`{port}` is {'no longer ' if y is None else ''}given")
 
     def listed(self, a: Region, b: Region, before: tuple[Value, ...], after: tuple[Value, ...], found: Matched, at: At, node: Node) -> None:

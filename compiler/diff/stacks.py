@@ -44,7 +44,8 @@ class Stack:
 
     def places(self, rule: str, pairs: Sequence[tuple[int, int]]) -> None:
         old, new = [i for i, _ in pairs], [j for _, j in pairs]
-        self.told(rule, copy(self.at.head, tuple(new)), old, new, f"copies {ranges(tuple(old))} are {ranges(tuple(new))} now")
+        said = f"copy {old[0]} is {new[0]}" if len(pairs) == 1 else f"copies {ranges(tuple(old))} are {ranges(tuple(new))}"
+        self.told(rule, copy(self.at.head, tuple(new)), old, new, f"{said} now")
 
     def shares(self) -> None:
         if len(self.old.schedule) == len(self.new.schedule) and self.old.share != self.new.share:

@@ -10,7 +10,7 @@ from . import layers, words
 from .choice import grouped_lines
 from .report import Contract, Edit, Report
 
-WIDE = 100
+WIDE, TITLE = 100, 26          # columns, and most of them for what was edited
 _STYLES = {"breaking": "1;31", "warning": "1;33", "info": "36", "+": "32", "-": "31", "~": "33", ">": "34"}
 FUNCTION = {"identical": "identical", "equal-up-to-names": "equal up to names", "training-only": "the same at inference",
             "changed": "changed"}
@@ -48,23 +48,24 @@ def _alone(report: Report) -> str:
 def _verdicts(report: Report) -> Iterator[str]:
     v = report.verdict
     yield f"  function    {FUNCTION[v.function]}"
-    yield f"  checkpoint  {v.checkpoint:<10}  {words.tensors(report)}"
-    yield f"              {words.loads(report)}"
+    share = words.share(report)
+    yield _fit(f"  checkpoint  {v.checkpoint:<10}  {words.tensors(report)}", f"({share})", "  ", 14) if share else \
+        f"  checkpoint  {v.checkpoint:<10}  {words.tensors(report)}"
+    yield from textwrap.wrap(words.loads(report), WIDE, initial_indent=" " * 14, subsequent_indent=" " * 14)
     if v.silent:
-        n = len(v.silent)
-        yield f"  silent      {n} edit{'s' if n > 1 else ''} that no load notices: names and shapes fit, and the function is another"
+        yield from textwrap.wrap(words.unseen(report), WIDE, initial_indent="  silent      ", subsequent_indent=" " * 14)
     yield from _contracts("interface", v.interface)
     yield from _contracts("cache", v.cache)
 
 
 def _contracts(name: str, found: tuple[Contract, ...]) -> Iterator[str]:
-    alike: dict[tuple[str | None, str | None, str], list[str]] = {}
+    alike: dict[tuple[str, str, str], list[str]] = {}
     for c in found:
-        alike.setdefault((c.before, c.after, c.level), []).append(c.name)
+        alike.setdefault((*words.ends(c), c.level), []).append(words.named(c))
     for k, ((before, after, level), names) in enumerate(alike.items()):
-        what = "" if (before or "").startswith(f"{names[0]}: ") else f"{words.listed(names)}: "
-        line = f"  {name if k == 0 else '':<10}  {level:<10}  {what}{before or 'none'}"
-        for part in _fit(line, f"-> {after or 'none'}", " ", 26).split("\n"):
+        what = f"{words.listed(names)}: " if names[0] else ""
+        line = f"  {name if k == 0 else '':<10}  {level:<10}  {what}{before}"
+        for part in _fit(line, f"-> {after}", " ", 26).split("\n"):
             yield from textwrap.wrap(part, WIDE, subsequent_indent=" " * 26, drop_whitespace=True) or [part]
 
 
@@ -83,27 +84,24 @@ def _costs(report: Report) -> list[str]:
 def _edits(report: Report, color: bool, full: bool) -> Iterator[str]:
     yield f"  {words.tally(report)}{', in this order' if len(report.edits) > 1 else ''}"
     cells = [(e.symbol, e.title, words.change(e), words.signed(f"{e.deltas.get('parameters', 0):,}", e.deltas.get("parameters")), e.level,
-              _spot(e, report.edits[k - 1] if k else None)) for k, e in enumerate(report.edits)]
-    wide = [min(max((len(c[i]) for c in cells), default=0), (1, 26, 36, 16, 8, 40)[i]) for i in range(6)]
+              str(e.head or e.base or "")) for e in report.edits]
+    wide = [max((len(c[i]) for c in cells), default=0) for i in range(6)]
+    wide[1] = min(wide[1], TITLE)
+    rest = WIDE - 2 - sum(wide[i] for i in (0, 1, 3, 4)) - 2 * 4          # columns left of the values, without places
+    beside = wide[2] + 2 + wide[5] <= rest                              # all places stand on the lines of their edits, or none does
+    wide[2] = min(wide[2], rest)
     for e, c in zip(report.edits, cells, strict=True):
         shown = [_paint(c[0], c[0], color), _clip(c[1], wide[1]), _clip(c[2], wide[2]), f"{c[3]:>{wide[3]}}",
-                 _paint(f"{c[4]:<{wide[4]}}", c[4], color), c[5]]
-        wider = 2 + sum(wide[:5]) + 2 * 5 + len(c[5]) > WIDE
-        yield ("  " + "  ".join(shown[:-1] if wider else shown)).rstrip()
-        yield from _below(e, full, c[5] if wider else "")
-
-
-def _spot(e: Edit, last: Edit | None) -> str:
-    """Where an edit is written; the line alone in the file of the edit before."""
-    here, before = e.head or e.base, (last.head or last.base) if last is not None else None
-    return "" if here is None else f":{here.line}" if before is not None and before.file == here.file else str(here)
+                 _paint(f"{c[4]:<{wide[4]}}", c[4], color), *([c[5]] if beside else [])]
+        yield ("  " + "  ".join(shown)).rstrip()
+        yield from _below(e, full, "" if beside else c[5])
 
 
 def _below(e: Edit, full: bool, place: str) -> Iterator[str]:
     matched = f" (matched by {e.evidence})" if e.evidence != "path" else ""
     said = [*([place] if place else []), f"{e.rule}: {words.places(e.where, 3)}{matched}"]
-    if e.checkpoint == "silent":
-        said.append("silent: an old checkpoint loads and computes something else")
+    if unseen := words.silent(e):
+        said.append(unseen)
     if e.conversion:
         said.append(f"{e.checkpoint}: {e.conversion.text}")
     line = ""

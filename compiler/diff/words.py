@@ -6,13 +6,22 @@ from typing import Any
 
 from ..costs.quantity import short
 from .concepts import number
-from .report import Edit, Metric, Report, Where
+from .report import Contract, Edit, Metric, Report, Where
 from .verdict import plain_load
 
 METRICS = {"parameters": "parameters", "active": "active parameters", "weights": "weights", "flops": "prefill FLOPs",
            "decode": "decode FLOPs/token", "cache": "cache of a row", "peak": "peak activation"}
 SHOWN = ("parameters", "flops", "decode", "cache", "peak")
-LETTERS = {"breaking": "breaking", "warning": "warning", "info": "info"}
+# changes that no tensor shows
+UNSEEN = {
+    "norm.placement-changed": "norms stand elsewhere", "norm.eps-changed": "norms have another eps",
+    "norm.offset-changed": "norms add another offset to their weights", "attention.heads-changed": "heads are cut otherwise",
+    "attention.window-changed": "queries see other keys", "attention.causal-changed": "queries see other keys",
+    "attention.scale-changed": "scores have another scale", "attention.softcap-changed": "scores have another cap",
+    "position.theta-changed": "rotary frequencies differ", "position.scaling-changed": "rotary frequencies differ",
+    "position.layout-changed": "other pairs are turned", "ffn.activation-changed": "the activation is another",
+    "moe.top-k-changed": "rows go to another number of experts", "block.moved": "layers run in another order",
+}
 
 
 def value(v: Any) -> str:
@@ -52,6 +61,44 @@ def listed(names: list[str]) -> str:
     """`layers.{i}.key, .value`"""
     stem = names[0].rpartition(".")[0]
     return ", ".join([names[0], *(n[len(stem):] if stem and n.rpartition(".")[0] == stem else n for n in names[1:])])
+
+
+def ends(c: Contract) -> tuple[str, str]:
+    """Both sides of a contract in words."""
+    nothing = "no bound" if c.rule == "interface.input-bound-changed" else "none"
+    return c.before or nothing, c.after or nothing
+
+
+def named(c: Contract) -> str:
+    """What a contract is about, where its sides do not say it: a bound names its dimension, a state that moved its node."""
+    said = c.before or c.after or ""
+    return "" if c.rule == "interface.input-bound-changed" or said.startswith(f"{c.name}: ") else c.name
+
+
+def silent(edit: Edit) -> str:
+    """What of an edit no load notices; empty where there is nothing."""
+    own = [c.rule for c in edit.consequences if edit.checkpoint == "silent" or c.rule in UNSEEN]
+    parts = list(dict.fromkeys(UNSEEN.get(rule, "") for rule in own))
+    said = ", ".join(filter(None, parts)) or "the function is another"
+    if edit.checkpoint == "silent":
+        return f"silent: every tensor fits as before, but {said}"
+    return f"silent part: {said}" if own and edit.checkpoint not in ("same", "renamed") else ""
+
+
+def unseen(report: Report) -> str:
+    """The edits that no load notices, by name; of those that are not shown, how many."""
+    names = list(dict.fromkeys(e.title for e in report.edits if e.id in report.verdict.silent))
+    more = len(report.verdict.silent) - sum(e.id in report.verdict.silent for e in report.edits)
+    rest = [] if not more else [f"{more} more" if names else f"{more} edit{'s' * (more > 1)}"]
+    said = " and ".join([*([", ".join(names)] if names else []), *rest])
+    return f"{said}: no load notices, for names and shapes fit, and the function is another"
+
+
+def share(report: Report) -> str:
+    """How much of the head an old checkpoint fills by names and shapes; empty where a strict load fills all of it."""
+    whole = sum(report.elements(s, "head") for s in ("kept", "renamed", "reshaped", "new"))
+    kept = report.elements("kept", "head")
+    return f"{100 * kept / whole:.1f}% of parameters fit" if 0 < whole != kept and any(plain_load(report.tensors)) else ""
 
 
 def amount(m: Metric, n: int | None) -> str:
@@ -99,8 +146,8 @@ def loads(report: Report) -> str:
         return ""
     if not missing and not unexpected and not shapes:
         return "a strict load succeeds"
-    said = [f"{n:,} {word}" for n, word in ((missing, "missing"), (unexpected, "unexpected"), (shapes, "of other shapes")) if n]
-    return f"a strict load fails: {', '.join(said)}; strict=False {'fails too' if shapes else 'loads the rest in silence'}"
+    said = [f"{n:,} {word}" for n, word in ((missing, "missing"), (unexpected, "unexpected"), (shapes, "reshaped")) if n]
+    return f"a strict load fails: {', '.join(said)}; strict=False {'fails too' if shapes else 'loads the rest silently'}"
 
 
 def at(report: Report) -> str:
