@@ -210,11 +210,13 @@ def test_weights_are_given_once(model, tmp_path, given):
     assert [d.code for d in found.value.items] == ["bad-command"] and not (tmp_path / "out").exists()
 
 
-def test_what_a_step_needs_from_the_prefix_cannot_be_left_out(tmp_path):
+def test_what_the_prefix_hands_to_the_steps_may_be_left_out(tmp_path):
     model = zoo.model("bart-base")
+    made = model.export(tmp_path / "out", init=1, form="step", without=("source_length", "target_length"))
+    assert made.certificate["status"] == "passed" and [x.name for x in made.prefix.inputs] == ["source"]
+    assert not {"source_length", "seen"} & set(made.stream.fixed)
     with pytest.raises(Diagnostics) as caught:
-        model.export(tmp_path / "out", init=1, form="step", without=("source_length",))
-    found, = caught.value.items
-    assert (found.code, found.headline) == ("absent-value", "input `source_length` cannot be left out of the step form")
-    assert found.labels and not (tmp_path / "out").exists()
-    model.export(tmp_path / "out", init=1, form="step", without=("target_length",), certify="none")
+        model.export(tmp_path / "other", init=1, form="step", without=("source", "sauce"))
+    assert {d.headline for d in caught.value.items} == {"input `source` cannot be left out: it is not optional",
+                                                        "the model has no input `sauce` to leave out"}
+    assert not (tmp_path / "other").exists()

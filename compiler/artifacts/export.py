@@ -157,9 +157,8 @@ def _made(model: Model | _Lowered, plan: Plan) -> Made:
         return Made(decoder, plan=plan, beside=beside)
     if plan.form != STEP:
         return Made(emit(model.lowered, plan.target, plan.dtype, plan.without, model.spec_text, plan.typical), plan=plan)
-    from ..stages.stream import step_form
     from .step import emit_step
-    step, prefix, stream = emit_step(model, step_form(model.lowered, plan.along), plan.target, plan.dtype, plan.without, plan.typical)
+    step, prefix, stream = emit_step(model, plan.along, plan.target, plan.dtype, plan.without, plan.typical)
     return Made(step, stream, prefix, plan)
 
 

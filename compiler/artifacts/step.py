@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -11,26 +12,26 @@ from ..backends.onnx.builder import typed
 from ..backends.onnx.emit import Emitted
 from ..lang.diagnostic import Diagnostics, diagnostic, suggest
 from ..runtime.manifest import State, Stream
+from ..stages.stream import step_form
 from ..stages.stream.form import State as FormState
 from ..stages.stream.form import StepForm
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "bool": 1}
 
 
-def emit_step(model: Any, form: StepForm, target: str, dtype: str, without: frozenset[str],
+def emit_step(model: Any, along: str | None, target: str, dtype: str, without: frozenset[str],
               typical: Mapping[str, int] | None = None) -> tuple[Emitted, Emitted | None, Stream]:
-    """The step model, the prefix model or None, and what the manifest says of them. Raises Diagnostics, as `emit` does."""
+    """The step model along an axis, the prefix model or None, and what the manifest says of them, all without some optional inputs.
+
+    Raises Diagnostics, as `step_form` and `emit` do.
+    """
+    optional = {a.name for a in model.lowered.root.arguments if a.type.optional}
+    form = step_form(model.lowered, along, without & optional)
     _check_without(model, form, without)
-    step = emit(form.step, target, dtype, (), model.spec_text, typical)
-    prefix = None
+    step, prefix = emit(form.step, target, dtype, (), model.spec_text, typical), None
     if form.prefix is not None:
-        here = {a.name for a in form.prefix.root.arguments}
-        try:
-            prefix = emit(form.prefix, target, dtype, without & here, "", typical)
-        except Diagnostics as found:
-            if not without & here or any(x.code != "absent-value" for x in found.items):
-                raise
-            raise _needed(model, without & here) from None
+        made = emit(form.prefix, target, dtype, without & {a.name for a in form.prefix.root.arguments}, "", typical)
+        prefix = replace(made, graph=form.told)
     return step, prefix, stream(model, form, dtype)
 
 
@@ -50,12 +51,6 @@ def _state(state: FormState, rows: Any, dtype: str) -> State:
     batch = next((k for k, d in enumerate(state.type.shape) if d == rows), 0)
     return State(state.name, state.kind, element, shape, batch, state.axis, layout.capacity if layout else None,
                  layout.window if layout else None, state.start, grows)
-
-
-def _needed(model: Any, names: frozenset[str]) -> Diagnostics:
-    return Diagnostics([diagnostic("absent-value", f"input `{name}` cannot be left out of the step form", model.lowered.root.origin.span,
-                                   note="the prefix model gives what comes of it to every step",
-                                   help="keep it: where it is not given, nothing is hidden") for name in sorted(names)])
 
 
 def _check_without(model: Any, form: StepForm, without: frozenset[str]) -> None:

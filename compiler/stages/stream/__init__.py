@@ -13,20 +13,23 @@ from dataclasses import replace
 from ...ir.builder import RegionBuilder
 from ...ir.dimension import Dim
 from ...ir.flat import SharedLoop, flatten, pruned
-from ...ir.graph import ARGUMENT, Argument, Control, Graph, Node, Region, Scan, TensorType, Value, mapped, walk
+from ...ir.graph import ARGUMENT, Control, Graph, Node, Region, Scan, TensorType, Value, walk
 from ...lang.diagnostic import Diagnostic, Diagnostics, diagnostic, suggest
 from ...ops.base import axis_of
 from ...ops.layout import Stack, Take
+from .arguments import ordered
 from .causal import AT_MOST, causal
 from .derive import Deriver, Refused
 from .facts import Facts
 from .form import NEW_LENGTH, PAST, Layout, State, StepForm
+from .prefix import prefix, told
 from .rows import mixing
 from .rules import rule
 
 
-def step_form(graph: Graph, along: str | None = None) -> StepForm:
-    """The step form of a lowered graph. Raises Diagnostics (`cannot-stream`) that name every node in the way, its line and why."""
+def step_form(graph: Graph, along: str | None = None, absent: frozenset[str] = frozenset()) -> StepForm:
+    """The step form of a lowered graph, without the optional inputs `absent`. Raises Diagnostics (`cannot-stream`) that name every node in
+    the way, its line and why."""
     symbol = along or stream_axis(graph)
     _check_axis(graph, symbol)
     try:
@@ -35,7 +38,7 @@ def step_form(graph: Graph, along: str | None = None) -> StepForm:
     except SharedLoop as found:
         raise Diagnostics([diagnostic("cannot-stream", f"`{found.path}` uses the parameters of another copy inside a loop",
                                       found.node.origin.span)]) from None
-    return _derive(flat, symbol)
+    return _derive(flat, symbol, absent)
 
 
 def stream_axis(graph: Graph) -> str:
@@ -111,11 +114,12 @@ def _check_axis(graph: Graph, symbol: str) -> None:
                                       help=[*suggest(symbol, known, "axes"), "the stream axis is an axis of an input, behind its rows"])])
 
 
-def _derive(flat: Graph, symbol: str) -> StepForm:
+def _derive(flat: Graph, symbol: str, absent: frozenset[str]) -> StepForm:
     facts = Facts(flat.root, symbol, frozenset())
     optional = {a.name for a in flat.root.arguments if a.type.optional and facts.axes(a.type)}
-    dropped = tuple(a.name for a in flat.root.arguments if a.name in optional | facts.lengths)
-    facts = replace(facts, dropped=frozenset(dropped))
+    own = optional | facts.lengths
+    dropped = tuple(a.name for a in flat.root.arguments if a.name in own | absent)
+    facts = replace(facts, dropped=frozenset(dropped), absent=absent - own)
     _check_inputs(flat, facts)
     d = Deriver(facts, RegionBuilder(flat.name, flat.root.origin), rule)
     d.out.about = flat.about
@@ -141,7 +145,7 @@ def _derive(flat: Graph, symbol: str) -> StepForm:
     states = tuple(replace(s, start=starts.get(s.name)) for s in d.states.values())
     wanted = [*((n, v) for v, n in d.fixed.items()), *((starts[n], v) for n, v in d.starts.items()), *_still(d)]
     chunk = tuple(a.name for a in flat.root.arguments if facts.axes(a.type) and a.name not in dropped)
-    return StepForm(symbol, _prefix(flat, facts, wanted), step, chunk, fixed, states, dropped)
+    return StepForm(symbol, prefix(flat, facts, wanted), step, chunk, fixed, states, dropped, told(flat, facts, wanted))
 
 
 def _check_inputs(flat: Graph, facts: Facts) -> None:
@@ -190,6 +194,8 @@ def _outputs(d: Deriver) -> tuple[list[tuple[str, Value]], list[Diagnostic]]:
     _in_order(d)
     for name, value in d.region.outputs:
         if value not in d.facts.moving:
+            if value in d.facts.left:
+                refused.append(d.refuse_value(value, f"output `{name}` is made of nothing but inputs that are left out").diagnostic)
             continue
         try:
             axes = d.facts.of(value)
@@ -230,35 +236,13 @@ def _still(d: Deriver) -> list[tuple[str, Value]]:
     return [(name, value) for name, value in d.region.outputs if value not in d.facts.moving]
 
 
-def _prefix(flat: Graph, facts: Facts, wanted: list[tuple[str, Value]]) -> Graph | None:
-    """The graph of what is fixed, None where nothing is."""
-    if not wanted:
-        return None
-    arguments = tuple(a for a in flat.root.arguments if not facts.axes(a.type) and a.name not in facts.dropped)
-    place = {a.name: k for k, a in enumerate(arguments)}
-    root = pruned(replace(flat.root, outputs=tuple(wanted)))
-
-    def moved(v: Value) -> Value:
-        return Value(ARGUMENT, place[flat.root.arguments[v.output].name]) if v.node == ARGUMENT else v
-
-    nodes = tuple(replace(n, inputs={k: mapped(v, moved) for k, v in n.inputs.items()}) for n in root.nodes)
-    return replace(flat, root=replace(root, arguments=arguments, nodes=nodes, outputs=tuple((n, moved(v)) for n, v in root.outputs)))
-
-
 def _ordered(region: Region, d: Deriver) -> Region:
     """The region with its inputs in order: the chunk, what is fixed, states; nodes that nothing reads are left out."""
     region = pruned(region)
     names = [a.name for a in region.arguments]
     first = [n for n in names if n not in d.states and n not in d.fixed.values() and n != NEW_LENGTH]
     order = [*first, NEW_LENGTH, *(n for n in names if n in d.fixed.values()), *(n for n in d.states if n in names)]
-    place = {names.index(n): k for k, n in enumerate(order)}
-
-    def moved(v: Value) -> Value:
-        return Value(ARGUMENT, place[v.output]) if v.node == ARGUMENT else v
-
-    nodes = tuple(replace(n, inputs={k: mapped(v, moved) for k, v in n.inputs.items()}) for n in region.nodes)
-    arguments: tuple[Argument, ...] = tuple(region.arguments[names.index(n)] for n in order)
-    return replace(region, arguments=arguments, nodes=nodes, outputs=tuple((n, moved(v)) for n, v in region.outputs))
+    return ordered(region, order)
 
 
 __all__ = ["State", "StepForm", "step_form", "stream_axis"]

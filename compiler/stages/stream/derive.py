@@ -198,7 +198,7 @@ class Deriver:
 
     def constant(self, value: Value) -> Value | None:
         """A value without T: made again where no input enters, else a fixed input that the prefix model gives."""
-        if value.node == ARGUMENT and self.region.arguments[value.output].name in self.facts.dropped:
+        if value in self.facts.left or value.node == ARGUMENT and self.region.arguments[value.output].name in self.facts.dropped:
             return None
         if value in self.copied:
             return self.copied[value]

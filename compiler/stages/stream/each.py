@@ -46,10 +46,10 @@ def _gone(d: Deriver, node: Node, inputs: dict[str, Any]) -> bool:
             raise d.refuse(node, "reads a mask or a length, which the step form does without")
         if lost and (node.op.absent(d.out.port_types(inputs)) if port != "in" or ports.get(port) else False):
             return True
-        if lost and port == "length":
+        if lost and port == "length" and given not in d.facts.left:
             raise d.shared(node)
         if lost and not ports.get(port, False):
-            raise d.refuse(node, f"reads `{port}`, which the step form does without")
+            raise d.refuse(node, f"reads `{port}`, which {'is left out' if given in d.facts.left else 'the step form does without'}")
     return False
 
 

@@ -16,11 +16,13 @@ SOURCES = frozenset({"position", "causal_mask", "length_mask"})     # ops that r
 
 @dataclass
 class Facts:
-    """`symbol` is the name of T. `dropped` are arguments that the step form does without."""
+    """`symbol` is the name of T. `dropped` are arguments that the step form does without, and `absent` those of them that it was told to
+    leave out."""
 
     region: Region
     symbol: str
     dropped: frozenset[str]
+    absent: frozenset[str] = frozenset()
 
     @cached_property
     def lengths(self) -> frozenset[str]:
@@ -77,7 +79,15 @@ class Facts:
     @cached_property
     def gone(self) -> frozenset[Value]:
         """What is absent in the step form: the arguments that it does without, and masks made of nothing else."""
-        found = {Value(ARGUMENT, k) for k, a in enumerate(self.region.arguments) if a.name in self.dropped}
+        return self._without(self.dropped)
+
+    @cached_property
+    def left(self) -> frozenset[Value]:
+        """What is absent because arguments are left out."""
+        return self._without(self.absent)
+
+    def _without(self, names: frozenset[str]) -> frozenset[Value]:
+        found = {Value(ARGUMENT, k) for k, a in enumerate(self.region.arguments) if a.name in names}
         for node in self.region.nodes:
             if not isinstance(node.op, Control) and node.op.name in ("length_mask", "and", "or", "not"):
                 given = node.inputs.get("in")

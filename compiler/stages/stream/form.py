@@ -41,7 +41,8 @@ class StepForm:
 
     Its inputs: `chunk` inputs with N for the axis; `new_length` int64[B], the valid positions of each row; `past` and the other states;
     `fixed`. Its outputs: those of the model that have the axis, then the states under their names. `prefix` is None where nothing is
-    fixed. `dropped` are inputs of the model that the step form does without: masks and lengths of the stream itself.
+    fixed; `told` is the whole graph with its outputs, which says what inputs of the prefix mean where only steps read them. `dropped` are
+    inputs of the model that the step form does without: masks and lengths of the stream itself, and what was to be left out.
     """
 
     along: str
@@ -51,6 +52,7 @@ class StepForm:
     fixed: tuple[str, ...]
     states: tuple[State, ...]
     dropped: tuple[str, ...]
+    told: Graph | None = None
 
 
 NEW_LENGTH, PAST, CHUNK = "new_length", "past", "N"

@@ -12,6 +12,7 @@ from ...ops.layout import Rearrange
 from ...ops.masks import LengthMask
 from ...ops.streaming import CachedAttention
 from ...ops.values import Full
+from .arguments import shortened
 from .derive import Deriver, Forms
 from .each import each, labelled, sized, with_sizes
 from .facts import numbers
@@ -34,12 +35,13 @@ def _loop(d: Deriver, node: Node, output: int, forms: Forms) -> Value:
         _check_rows(d, node, body)
     if forms != (None,):
         raise d.refuse(node, f"gives `{d.facts.symbol}` in more than one axis")
-    inputs = {k: d.chunked(v) for k, v in node.inputs.items() if isinstance(v, Value)}
+    inputs = {k: d.chunked(v) for k, v in node.inputs.items() if isinstance(v, Value) and v not in d.facts.left}
     if None in inputs.values():
         raise d.shared(node)
     sizes = {d.facts.symbol: d.chunk}
-    op = replace(node.op, **({"body": with_sizes(node.op.body, sizes)} if isinstance(node.op, Scan) else
-                             {"bodies": tuple(with_sizes(b, sizes) for b in node.op.bodies)}))
+    op = shortened(node.op, {k for k, v in node.inputs.items() if v in d.facts.left})
+    op = replace(op, **({"body": with_sizes(op.body, sizes)} if isinstance(op, Scan) else
+                        {"bodies": tuple(with_sizes(b, sizes) for b in op.bodies)}))
     types = [sized(t, sizes) for t in node.types]
     key = (node.id, forms)
     if key not in d.nodes:
@@ -89,9 +91,9 @@ def _causal_mask(d: Deriver, node: Node, output: int, forms: Forms) -> Value:
 def _length_mask(d: Deriver, node: Node, output: int, forms: Forms) -> Value | None:
     """The valid positions of a chunk; for a whole cache causality tells them."""
     given = node.inputs.get("in")
-    if given in d.facts.gone and not forms:
+    if given in d.facts.gone - d.facts.left and not forms:
         raise d.shared(node)
-    if given is None or forms != (None,):
+    if given is None or given in d.facts.left or forms != (None,):
         return None
     like = node.inputs["like"]
     assert isinstance(like, Value)

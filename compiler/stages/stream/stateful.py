@@ -12,6 +12,7 @@ from ...ops.convolution import Conv1d
 from ...ops.elementwise import Add
 from ...ops.layout import Concat, Slice
 from ...ops.streaming import Narrow, Widen
+from .arguments import shortened
 from .derive import Deriver, Forms
 from .each import each, sized
 from .facts import holds
@@ -32,10 +33,10 @@ def scan(d: Deriver, node: Node, output: int) -> Value:
                 argument = next(a for a in op.body.arguments if a.name == name)
                 assert isinstance(given, Value)
                 inputs[name] = carried(d, node, name, argument.type, given)
-            elif name != "scan.length" and isinstance(given, Value):
+            elif name != "scan.length" and isinstance(given, Value) and given not in d.facts.left:
                 inputs[name] = d.chunked(given) if name in op.each else d.constant(given)
         inputs["scan.length"] = d.new_length
-        made = replace(op, extent=d.chunk, length=True)
+        made = replace(shortened(op, {k for k, v in node.inputs.items() if v in d.facts.left}), extent=d.chunk, length=True)
         sizes = {T: d.chunk}
         outputs = list(node.outputs)
         types = [sized(t, sizes) for t in node.types]
@@ -62,7 +63,8 @@ def recurrent(d: Deriver, node: Node, output: int, forms: Forms) -> Value:
         inputs |= {"in": d.chunked(given), "length": d.new_length}
         for k, name in enumerate(op.states):
             start = node.inputs.get(name)
-            inputs[name] = carried(d, node, name, node.types[k + 1], start if isinstance(start, Value) else None)
+            known = isinstance(start, Value) and start not in d.facts.left
+            inputs[name] = carried(d, node, name, node.types[k + 1], start if known else None)  # type: ignore[arg-type]
         ordered = {k: inputs.get(k) for k in node.inputs} | inputs
         types = d.infer(op, ordered)
         d.nodes[node.id, ()] = made = d.put(node.name, op, ordered, node.outputs, types, node.origin)
