@@ -13,6 +13,7 @@ import click
 from .common import FORM, items, report
 
 if TYPE_CHECKING:
+    from ..diff.layers import Asked
     from ..diff.report import Report
     from ..lang.diagnostic import Diagnostic
 
@@ -32,6 +33,8 @@ def with_choice(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
             click.option("--write-keymap", "keymap", type=path, metavar="FILE",
                          help="Write how every tensor of HEAD is made of those of BASE, as YAML or .json."),
+            click.option("--checkpoint", type=path, metavar="FILE",
+                         help="Tell which tensors of a weight file, or a folder of shards, load into HEAD, and whether it is one of BASE."),
             click.option("--write-accept", "write", type=path, metavar="FILE", help="Write a file that accepts the edits of now."),
             click.option("--accept", "accepts", type=path, metavar="FILE", help="Edits that are accepted: nothing fails on them."),
             click.option("--budget", "budgets", multiple=True, metavar="NAME=[+]N[%]",
@@ -57,14 +60,20 @@ class Choice:
     accepts: Path | None
     write: Path | None
     keymap: Path | None
+    checkpoint: Path | None
 
     def check(self, commits: str | None, forms: tuple[str, ...]) -> None:
         if self.by != "edit" and forms != ("text",):
             raise click.UsageError("`--by` is an order of the text")
-        for option, given in (("--map", self.maps), ("--write-keymap", self.keymap)):
+        for option, given in (("--map", self.maps), ("--write-keymap", self.keymap), ("--checkpoint", self.checkpoint)):
             if given and commits is not None:
                 raise click.UsageError(f"`{option}` is about two specs, not a range of commits")
         self.limits()
+
+    def asked(self, keys: bool, run: bool, weights: Path | None) -> Asked:
+        """What is told beside the specs."""
+        from ..diff.layers import Asked
+        return Asked(keys, run, weights, self.keymap, self.checkpoint)
 
     def names(self) -> dict[str, str]:
         """The renames. Raises Diagnostics for a file that is not right."""

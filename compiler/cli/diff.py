@@ -14,6 +14,7 @@ from .choice import Choice, aside, with_choice
 from .common import FORM, Failed, cli, dims, items, report
 
 if TYPE_CHECKING:
+    from ..diff.layers import Asked
     from ..diff.report import Report
 
 FORMATS = ("text", "json", "md", "html", "github", "junit")
@@ -62,7 +63,7 @@ def diff(specs: tuple[str, ...], commits: str | None, forms: tuple[str, ...], ou
         raise click.UsageError("`--keys` and `--verify` are about two specs, not a range of commits")
     choice = Choice(**more)
     choice.check(commits, forms)
-    asked = (keys, run, weights, choice.keymap)
+    asked = choice.asked(keys, run, weights)
     found, failures = _compared(specs, commits, dims(items(at), "--at"), dtype, asked, choice.names())
     if failures and commits is None and not outputs and forms[0] in ("text", "json", "github"):
         raise failures[0]
@@ -79,13 +80,12 @@ def diff(specs: tuple[str, ...], commits: str | None, forms: tuple[str, ...], ou
 
 
 def _compared(specs: Sequence[str], commits: str | None, sizes: dict[str, int], dtype: str,
-              asked: tuple[bool, bool, Path | None, Path | None], names: dict[str, str]) -> tuple[list[Report], list[Diagnostics]]:
+              asked: Asked, names: dict[str, str]) -> tuple[list[Report], list[Diagnostics]]:
     """The reports, and what could not be compared."""
     if commits is None:
-        from ..diff.layers import Asked
         from ..diff.sides import compared
         try:
-            return [compared(specs[0], specs[1], sizes, dtype, Asked(*asked), names)], []
+            return [compared(specs[0], specs[1], sizes, dtype, asked, names)], []
         except Diagnostics as wrong:
             return [], [wrong]
     from ..diff.commits import compare_range
@@ -145,9 +145,10 @@ def _wanted(fail_on: str) -> tuple[str, ...]:
 def failing(found: Report, wanted: tuple[str, ...]) -> bool:
     """Whether a report holds what the caller fails on."""
     least = min((LEVELS.index(w) for w in wanted if w in LEVELS), default=len(LEVELS))
+    from ..diff.file_layer import problems
     from ..diff.layers import found_level
     worst = found_level(found)
-    if worst >= least or (worst >= 0 and "deploy" in wanted):
+    if worst >= least or (worst >= 0 and "deploy" in wanted) or ("checkpoint" in wanted and problems(found.layers)):
         return True
     return any(LEVELS.index(e.level) >= least or {*e.contracts, *(["silent"] if e.checkpoint == "silent" else [])} & {*wanted}
                for e in found.edits if not e.accepted)

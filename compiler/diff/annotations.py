@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree as xml
 
-from . import words
+from . import file_layer, words
 from .report import Edit, Report
 
 KINDS = {"breaking": "error", "warning": "warning", "info": "notice"}
@@ -16,7 +16,14 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|[\ud800-\udfff\ufffe\uff
 def github(reports: Sequence[Report], failures: Sequence[str] = ()) -> str:
     """One workflow command an edit, at its line in the head; of what is gone, at the nearest key above it."""
     made = [f"::{KINDS[e.level]} {_place(e)}::{_escaped(_message(r, e), '')}\n" for r in reports for e in r.edits]
+    made += [f"::{kind} title=nnspec checkpoint::{_escaped(said, '')}\n" for r in reports for kind, said in _files(r)]
     return "".join([*made, *(f"::error title=nnspec could not compare::{_escaped(f.strip(), '')}\n" for f in failures)])
+
+
+def _files(r: Report) -> Iterator[tuple[str, str]]:
+    """(kind, what) of the weight file that the user named, where there is one."""
+    if (layer := r.layers.get("checkpoint")) is not None:
+        yield ("notice" if layer["base"]["fits"] else "warning"), "\n".join(file_layer.told(layer))
 
 
 def _place(e: Edit) -> str:
@@ -47,11 +54,18 @@ def junit(reports: Sequence[Report], failures: Sequence[str] = ()) -> str:
     root = xml.Element("testsuites", name="nnspec diff")
     for r in reports:
         side = r.head or r.base
-        bad = sum(e.level == "breaking" for e in r.edits)
-        suite = xml.SubElement(root, "testsuite", name=_text(side.label if side else ""), tests=str(len(r.edits) or 1), failures=str(bad),
-                               errors="0")
+        files = list(_files(r))
+        bad = sum(e.level == "breaking" for e in r.edits) + sum(kind == "warning" for kind, _ in files)
+        suite = xml.SubElement(root, "testsuite", name=_text(side.label if side else ""),
+                               tests=str((len(r.edits) or 1) + len(files)), failures=str(bad), errors="0")
         if not r.edits:
             xml.SubElement(suite, "testcase", name="no architectural change", classname="nnspec.diff")
+        for kind, said in files:
+            case = xml.SubElement(suite, "testcase", name="checkpoint", classname="nnspec.diff")
+            if kind == "warning":
+                xml.SubElement(case, "failure", message=_text(said.splitlines()[1]), type="checkpoint").text = _text(said)
+            else:
+                xml.SubElement(case, "system-out").text = _text(said)
         for e in r.edits:
             case = xml.SubElement(suite, "testcase", name=_text(f"{e.rule} {e.id}"), classname="nnspec.diff")
             if e.level == "breaking":

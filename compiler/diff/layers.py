@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..pipeline import Compiled
+from . import file_layer
 from .keys import key_map
+from .lock import Lock
 from .replay import replay
 from .report import Report
 
@@ -20,13 +22,14 @@ LEVELS = ("info", "warning", "breaking")
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user asked for: the key map, told or written to a file, claims run (with `weights` of the base, a file), the ONNX layer of
-    exported sides."""
+    """What the user asked for: the key map, told or written to a file, claims run (with `weights` of the base, a file), how a `checkpoint`
+    fits, the ONNX layer of exported sides."""
 
     keys: bool = False
     run: bool = False
     weights: Path | None = None
     written: Path | None = None
+    checkpoint: Path | None = None
 
     @property
     def graphs(self) -> bool:
@@ -36,6 +39,8 @@ class Asked:
     def __call__(self, labels: tuple[str, str], a: Compiled, b: Compiled, report: Report) -> dict[str, Any]:
         """The layers, as JSON has them. Raises Diagnostics for weights that do not fit, and files that are no exports of ours."""
         out: dict[str, Any] = {}
+        if self.checkpoint is not None:
+            out["checkpoint"] = self.held(a, b, report)
         if self.graphs:
             steps = replay(a, b)[0] if report.edits else []
             made = key_map(a.graph, b.graph, steps, report.edits)
@@ -51,6 +56,10 @@ class Asked:
             from .keymap import keymap_text
             write_text(self.written, keymap_text(made, report, self.written))
         return out
+
+    def held(self, a: Compiled | Lock, b: Compiled | Lock, report: Report) -> dict[str, Any]:
+        assert self.checkpoint is not None
+        return file_layer.file_layer(self.checkpoint, a, b, bool(report.verdict.silent))
 
     def checked(self, a: Compiled, b: Compiled, keys: Any, report: Report) -> list[dict[str, Any]]:
         from ..checkpoints.weights import open_weights
@@ -84,8 +93,16 @@ def found_level(report: Report) -> int:
     return max((LEVELS.index(f["level"]) for f in report.layers.get("onnx", {}).get("findings", ())), default=-1)
 
 
+def summary(layers: Mapping[str, Any]) -> Iterator[str]:
+    """What of the layers stands with the verdicts."""
+    if "checkpoint" in layers:
+        yield from file_layer.summary(layers["checkpoint"])
+
+
 def lines(layers: Mapping[str, Any]) -> Iterator[str]:
     """The layers as text."""
+    if "checkpoint" in layers:
+        yield from file_layer.lines(layers["checkpoint"])
     if "keys" in layers:
         yield from _keys(layers["keys"])
     if "verify" in layers:

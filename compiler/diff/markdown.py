@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from . import words
+from . import file_layer, words
 from .mermaid import mermaid
 from .report import Edit, Report
 from .text import FUNCTION
@@ -26,7 +26,7 @@ def markdown(reports: Sequence[Report], command: str = "nnspec diff BASE HEAD", 
 
 
 def _page(reports: Sequence[Report], way: Callable[[Report], str], command: str, failures: Sequence[str], cut: bool) -> str:
-    changed = [r for r in reports if r.changed]
+    changed = [r for r in reports if r.changed or "checkpoint" in r.layers]
     parts = [f"<!-- nnspec-diff:{','.join(_label(r) for r in reports)} -->"]
     if failures:
         parts += ["### nnspec diff: comparisons that could not be made", *(f"```text\n{_fence(f)}\n```" for f in failures)]
@@ -66,11 +66,13 @@ def _report(r: Report, tensors: bool, most: int, picture: bool = False) -> str:
         side = r.head or r.base
         assert side is not None
         return f"### {_cell(_label(r))}\n\n{'Added' if r.base is None else 'Removed'} spec: {side.parameters:,} parameters."
+    if not r.changed:
+        return "\n\n".join([f"### {_cell(_label(r))}", "No architectural change.", *_file(r)])
     v = r.verdict
     silent = f" · **{len(v.silent)} silent**" if v.silent else ""
     parts = [f"### {_cell(_label(r))}",
              f"function **{FUNCTION[v.function]}** · checkpoint **{v.checkpoint}**{silent} · {words.tally(r)}",
-             f"{words.tensors(r)}; {words.loads(r)}."]
+             f"{words.tensors(r)}; {words.loads(r)}.", *_file(r)]
     parts += [f"- {name} **{c.level}**: `{_code(c.name)}` {_cell(c.before or 'none')} → {_cell(c.after or 'none')}"
               for name, found in (("interface", v.interface), ("cache", v.cache)) for c in found]
     parts.append(_costs(r))
@@ -85,6 +87,20 @@ def _report(r: Report, tensors: bool, most: int, picture: bool = False) -> str:
     if tensors and any(t.status != "kept" for t in r.tensors):
         parts.append(_details("Tensors", _tensors(r)))
     return "\n\n".join([*parts, *(f"> {_cell(n)}" for n in (*r.notes, *r.diagnostics))])
+
+
+def _file(r: Report) -> list[str]:
+    """The weight file that the user named: what it is, and what of it does not fit."""
+    if (layer := r.layers.get("checkpoint")) is None:
+        return []
+    file, base, head = map(_cell, file_layer.told(layer))
+    shown = [_details(f"The file as a checkpoint of {side.upper()}", _pre(file_layer.rows(layer[side])))
+             for side in ("head", "base") if not layer[side]["fits"]]
+    return [f"- file {file}, **{base}**\n- {head}", *shown]
+
+
+def _pre(lines: Iterable[str]) -> str:
+    return "```text\n" + "\n".join(map(_fence, lines)) + "\n```"
 
 
 def _costs(r: Report) -> str:

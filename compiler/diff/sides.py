@@ -41,7 +41,8 @@ def compared(base: str, head: str, sizes: Mapping[str, int] | None = None, dtype
         if asked.graphs:
             raise Diagnostics([diagnostic("bad-lock", "a lock file holds no graph, so no tensor of it can be followed",
                                           help="give the specs themselves")])
-        return compare_locks(a if isinstance(a, Lock) else of(a), b if isinstance(b, Lock) else of(b), (base, head))
+        made = compare_locks(a if isinstance(a, Lock) else of(a), b if isinstance(b, Lock) else of(b), (base, head))
+        return made if asked.checkpoint is None else replace(made, layers={"checkpoint": asked.held(a, b, made)})
     if names:
         b = renamed(a, b, names)
     made = compare(a, b, (base, head), sizes, dtype)

@@ -24,7 +24,8 @@ def text(report: Report, color: bool = False, full: bool = False, summary: bool 
         return _alone(report)
     if not report.changed:
         said = f" ({'; '.join(report.notes)})" if report.notes else " (formatting only)" if report.base.label != report.head.label else ""
-        return "\n".join([f"{label}: no architectural change{said}", *report.diagnostics, *layers.lines(report.layers)]) + "\n"
+        return "\n".join([f"{label}: no architectural change{said}", *report.diagnostics, *layers.summary(report.layers),
+                          *layers.lines(report.layers)]) + "\n"
     head = f"nnspec diff  {report.base.label} -> {report.head.label}"
     lines = [_fit(head, f"structure {report.base.structure[:8]} -> {report.head.structure[:8]}", "  ")]
     lines += _verdicts(report)
@@ -52,6 +53,7 @@ def _verdicts(report: Report) -> Iterator[str]:
     yield _fit(f"  checkpoint  {v.checkpoint:<10}  {words.tensors(report)}", f"({share})", "  ", 14) if share else \
         f"  checkpoint  {v.checkpoint:<10}  {words.tensors(report)}"
     yield from textwrap.wrap(words.loads(report), WIDE, initial_indent=" " * 14, subsequent_indent=" " * 14)
+    yield from layers.summary(report.layers)
     if v.silent:
         yield from textwrap.wrap(words.unseen(report), WIDE, initial_indent="  silent      ", subsequent_indent=" " * 14)
     yield from _contracts("interface", v.interface)
