@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +23,14 @@ LEVELS = ("info", "warning", "breaking")
 @dataclass(frozen=True)
 class Asked:
     """What the user asked for: the key map, told or written to a file, claims run (with `weights` of the base, a file), how a `checkpoint`
-    fits, the ONNX layer of exported sides."""
+    fits, the ONNX layer of exported sides. `loose` sizes may name dimensions that no side has."""
 
     keys: bool = False
     run: bool = False
     weights: Path | None = None
     written: Path | None = None
     checkpoint: Path | None = None
+    loose: bool = False
 
     @property
     def graphs(self) -> bool:
@@ -106,12 +107,24 @@ def lines(layers: Mapping[str, Any]) -> Iterator[str]:
     if "keys" in layers:
         yield from _keys(layers["keys"])
     if "verify" in layers:
-        yield ""
-        yield "  verified by running both"
-        for c in layers["verify"]:
-            yield from textwrap.wrap(c["text"], WIDE, initial_indent=" " * 4, subsequent_indent=" " * 8)
+        yield from _claims(layers["verify"])
     if "onnx" in layers:
         yield from _onnx(layers["onnx"])
+
+
+def engines(claims: Sequence[Mapping[str, Any]]) -> str:
+    """What ran the claims, in words: PyTorch in float64 and ONNX Runtime in float32, or only one of them, or none."""
+    ran = dict.fromkeys(f"{r['engine']} in {r['dtype']}" for c in claims for r in c["runs"] if r["ran"])
+    return " and ".join(ran) or "nothing could be run"
+
+
+def _claims(claims: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield ""
+    yield f"  run with the same weights: {engines(claims)}"
+    for c in claims:
+        yield from textwrap.wrap(f"{c['what']}: {c['said']}", WIDE, initial_indent=" " * 4, subsequent_indent=" " * 8)
+        for r in c["runs"]:
+            yield from textwrap.wrap(f"{r['engine']} {r['dtype']} {r['said']}", WIDE, initial_indent=" " * 8, subsequent_indent=" " * 10)
 
 
 def _keys(keys: Mapping[str, Any]) -> Iterator[str]:

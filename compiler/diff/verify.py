@@ -1,15 +1,16 @@
-"""Claims of a comparison checked by running: both modules with the same weights, brought over by the key map, on the same random inputs."""
+"""Claims of a comparison checked by running: both models with the same weights, brought over by the key map, on the same random inputs, by
+PyTorch in float64 (float32 where they are large) and, in float32, by ONNX Runtime."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..artifacts.certify import inputs, sweep
-from ..artifacts.export import arguments, whole_inputs
+from ..artifacts.export import whole_inputs
 from ..ir.graph import Control, Graph, Node, Repeat
 from ..ir.parameters import count
 from ..ir.twin import twin
@@ -17,6 +18,7 @@ from ..runtime.errors import ArtifactError
 from ..runtime.manifest import Input, Manifest, ModelFile
 from ..stages.hoist import hoist
 from ..stages.simplify import simplify
+from .engines import ENGINES, ONNX, TORCH, Arrays, Difference, NotRun, difference, diverging
 from .keys import SILENT, KeyMap, Move
 from .plan import plan
 from .recipes import Read, Recipe, made
@@ -30,11 +32,44 @@ DOUBLE, MOST = 40_000_000, 400_000_000       # parameters up to which a model is
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4}                   # of the largest number of an output
 SHORT, CASES = 16, 8
 SAME, OTHER, MEASURED = "same function", "another function", "measured"
+BOTH = (TORCH, ONNX)
+Cases = list[tuple[Mapping[str, int], Arrays]]                   # sizes of free dimensions, and random inputs of them
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What one engine showed: the largest difference, absolute and of the largest number of the outputs (`scale`), and how much of it
+    is allowed. `note` says why where it did not run, and `max_abs` is None then."""
+
+    engine: str
+    dtype: str
+    tolerance: float
+    max_abs: float | None = None
+    max_rel: float | None = None
+    scale: float | None = None
+    batches: int = 0
+    note: str = ""
+
+    @property
+    def said(self) -> str:
+        """The numbers in words; why there are none, where it did not run."""
+        if self.max_abs is None:
+            return f"did not run: {self.note}"
+        more = f"; {self.note}" if self.note else ""
+        batches = f"{self.batches} batch{'es' * (self.batches != 1)}"
+        return f"differs by {self.max_abs:.2g}, {self.max_rel:.1g} of the largest number ({self.tolerance:.0e} allowed) on {batches}{more}"
+
+    def __str__(self) -> str:
+        return f"{self.engine} {self.dtype} {self.said}"
+
+    def data(self) -> dict[str, Any]:
+        return {"ran": self.max_abs is not None, **self.__dict__, "said": self.said}
 
 
 @dataclass(frozen=True)
 class Checked:
-    """One claim: `holds` is None where it could not be decided, and `note` says why. `scale` is the largest number of the outputs."""
+    """One claim: `holds` is None where it could not be decided, and `note` says why. Numbers are those of PyTorch; `runs` are of every
+    engine. `scale` is the largest number of the outputs, `first` the first node whose value is another one, where outputs differ."""
 
     what: str
     claim: str
@@ -44,21 +79,29 @@ class Checked:
     dtype: str = ""
     cases: int = 0
     note: str = ""
+    first: str = ""
+    runs: tuple[Ran, ...] = ()
 
-    def __str__(self) -> str:
+    @property
+    def said(self) -> str:
+        """What came of it, in words; never that a claim was verified where nothing ran."""
         if self.max_abs is None:
-            return f"{self.what}: not verified: {self.note}"
+            return f"not verified: {self.note}"
         said = {(SAME, True): "the same function", (SAME, False): "NOT the same function", (OTHER, True): "another function, as claimed",
                 (OTHER, None): "no difference found", (OTHER, False): "no difference found"}.get((self.claim, self.holds), "measured")
-        return (f"{self.what}: {said}: largest difference {self.max_abs:.2g} on outputs up to {self.scale:.3g}"
-                f" ({self.dtype}, {self.cases} cases{'; ' + self.note if self.note else ''})")
+        return "; ".join(filter(None, (said, f"the first node that differs is {self.first}" if self.first else "", self.note)))
+
+    def __str__(self) -> str:
+        return "; ".join([f"{self.what}: {self.said}", *map(str, self.runs)])
 
     def data(self) -> dict[str, Any]:
         return {"what": self.what, "claim": self.claim, "holds": self.holds, "max_abs": self.max_abs, "scale": self.scale,
-                "dtype": self.dtype, "cases": self.cases, "note": self.note}
+                "dtype": self.dtype, "cases": self.cases, "note": self.note, "first": self.first, "said": self.said,
+                "runs": [r.data() for r in self.runs]}
 
 
-def verify(base: Graph, head: Graph, keys: KeyMap, edits: tuple[Edit, ...], read: Read | None = None) -> list[Checked]:
+def verify(base: Graph, head: Graph, keys: KeyMap, edits: tuple[Edit, ...], read: Read | None = None,
+           engines: Sequence[str] = BOTH) -> list[Checked]:
     """Every claim that can be run: edits that keep the function, edits that change it silently, and the whole where no edit changes it.
 
     `read` gives the base's parameters by path, for the whole; other claims are checked with random weights, each number of them moved.
@@ -66,20 +109,20 @@ def verify(base: Graph, head: Graph, keys: KeyMap, edits: tuple[Edit, ...], read
     out = []
     for move, edit in zip(keys.moves, edits, strict=False):
         if move.step is not None:
-            out.append(edit_checked(move, read if len(keys.moves) == 1 else None))
+            out.append(edit_checked(move, read if len(keys.moves) == 1 else None, engines))
         else:
             out.append(Checked(edit.title, OTHER, None, note="the edit cannot be told apart"))
     if len(keys.moves) != 1 and keys.kind not in (SILENT, "refused"):
-        out.append(whole_checked(base, head, keys, read))
+        out.append(whole_checked(base, head, keys, read, engines))
     return out
 
 
-def whole_checked(base: Graph, head: Graph, keys: KeyMap, read: Read | None) -> Checked:
+def whole_checked(base: Graph, head: Graph, keys: KeyMap, read: Read | None, engines: Sequence[str] = (TORCH,)) -> Checked:
     """All edits together, of which none is silent or refused; with the weights that `read` gives."""
-    return _checked("the whole", SAME if keys.kind != "approx" else MEASURED, base, head, keys.recipes, read)
+    return _checked("the whole", SAME if keys.kind != "approx" else MEASURED, base, head, keys.recipes, read, engines)
 
 
-def edit_checked(move: Move, read: Read | None = None) -> Checked:
+def edit_checked(move: Move, read: Read | None = None, engines: Sequence[str] = (TORCH,)) -> Checked:
     """One edit: the model before it against the model after it."""
     step, made_ = move.step, move.plan
     assert step is not None and made_ is not None
@@ -94,11 +137,12 @@ def edit_checked(move: Move, read: Read | None = None) -> Checked:
             found = compare_graphs(before, after)
             recipes = plan(before, after, found.findings, found.tensors).recipes
             note = "on fewer copies of the same layers"
-    found_ = _checked(move.title, claim, before, after, recipes, read)
+    found_ = _checked(move.title, claim, before, after, recipes, read, engines)
     return replace(found_, note="; ".join(n for n in (note, found_.note) if n))
 
 
-def _checked(what: str, claim: str, before: Graph, after: Graph, recipes: Mapping[str, Recipe], read: Read | None) -> Checked:
+def _checked(what: str, claim: str, before: Graph, after: Graph, recipes: Mapping[str, Recipe], read: Read | None,
+             engines: Sequence[str]) -> Checked:
     numbers = max(count(before), count(after))
     if numbers > MOST:
         return Checked(what, claim, None, note=f"a model of {numbers:,} parameters is not run; at most {MOST:,} are")
@@ -108,75 +152,75 @@ def _checked(what: str, claim: str, before: Graph, after: Graph, recipes: Mappin
     dtype = "float64" if numbers <= DOUBLE else "float32"
     try:
         pair = _Pair(before, after, recipes, read, dtype)
-        cases = pair.measure(list(_cases(before, after, SHORT)))
-        if claim == OTHER and cases.max_abs <= TOLERANCE[dtype] * cases.scale:
-            cases = pair.measure(list(_cases(before, after, None)))
+        cases = list(_cases(before, after, SHORT))
+        found = pair.run(TORCH, dtype, cases)
+        if claim == OTHER and found.within(TOLERANCE[dtype]):
+            cases = list(_cases(before, after, None))
+            found = pair.run(TORCH, dtype, cases)
+        runs = (_ran(TORCH, dtype, found, len(cases)), *(pair.ran(e, _few(cases)) for e in engines if e != TORCH))
+        near = found.within(TOLERANCE[dtype])
+        first = "" if near else pair.first([a for _, a in cases])
     except ArtifactError as wrong:
         return Checked(what, claim, None, note=wrong.headline)
-    near = cases.max_abs <= TOLERANCE[dtype] * max(cases.scale, 1e-30) and not cases.wrong
-    holds = {SAME: near, OTHER: True if not near else None, MEASURED: None}[claim]
-    note = cases.wrong or ("the inputs may be too short to show it" if claim == OTHER and near else "")
-    return Checked(what, claim, holds, cases.max_abs, cases.scale, dtype, cases.count, note)
+    fine = near and all(r.max_abs is None or _near(r) for r in runs[1:])
+    holds = {SAME: fine, OTHER: True if not near else None, MEASURED: None}[claim]
+    note = found.wrong or ("the inputs may be too short to show it" if claim == OTHER and near else "")
+    return Checked(what, claim, holds, found.max_abs, found.scale, dtype, len(cases), note, first, runs)
 
 
-@dataclass
-class _Measured:
-    max_abs: float = 0.0
-    scale: float = 0.0
-    count: int = 0
-    wrong: str = ""
+def _ran(engine: str, dtype: str, found: Difference, batches: int) -> Ran:
+    return Ran(engine, dtype, TOLERANCE[dtype], found.max_abs, found.max_rel, found.scale, batches, found.wrong)
+
+
+def _near(run: Ran) -> bool:
+    return run.max_abs is not None and run.max_rel is not None and run.max_rel <= run.tolerance and not run.note
+
+
+def _few(cases: Cases) -> Cases:
+    """Three of the batches, of which one at least has odd lengths where any has."""
+    odd = [c for c in cases if any(n % 2 and n > 1 for n in [*c[0].values()][1:])]
+    rest = [c for c in cases if not any(c is o for o in odd)]
+    return [*odd[:2], *rest[::-1], *odd[2:]][:3]
 
 
 class _Pair:
-    """Two modules, the second with weights made of those of the first."""
+    """Two models, the second with weights made of those of the first."""
 
     def __init__(self, before: Graph, after: Graph, recipes: Mapping[str, Recipe], read: Read | None, dtype: str):
-        import torch
-        self.names = [arguments(g) for g in (before, after)]
-        self.dtype = getattr(torch, dtype)
-        lowered = simplify(hoist(before)), simplify(hoist(after))
-        self.modules = _module(lowered[0], dtype), _module(lowered[1], dtype)
-        old, new = (m.state_dict() for m in self.modules)
-        self.outputs = [[n for n, _ in g.root.outputs] for g in (before, after)]
-        with torch.no_grad():
-            for path, tensor in old.items():
-                if read is not None:
-                    tensor.copy_(torch.from_numpy(np.ascontiguousarray(np.asarray(read(path)))))
-                else:
-                    _moved(tensor, path)
-            for path, recipe in recipes.items():
-                new[path].copy_(torch.from_numpy(np.ascontiguousarray(made(recipe, lambda name: old[name].numpy()))))
+        self.graphs, self.dtype = (before, after), dtype
+        old = {path: tensor.numpy() for path, tensor in _started(before, dtype, read).items()}
+        new = {path: np.ascontiguousarray(made(recipe, old.__getitem__)) for path, recipe in recipes.items()}
+        self.states = old, new
 
-    def measure(self, cases: list[Mapping[str, np.ndarray]]) -> _Measured:
-        """The largest difference over some cases. Padded entries of an output are not compared."""
-        found = _Measured(count=len(cases))
-        worst: dict[str, tuple[float, float]] = {}                      # of each output: difference, largest number
-        for arrays in cases:
-            one, other = (self._run(k, arrays) for k in range(2))
-            for name in one:
-                if name not in other or not one[name].is_floating_point():
-                    continue
-                a, b = one[name], other[name]
-                if a.ndim != b.ndim or any(m > n for m, n in zip(a.shape, b.shape, strict=True)):
-                    found.wrong = f"`{name}` is {list(b.shape)}, and was {list(a.shape)}"
-                if a.ndim != b.ndim:
-                    continue
-                there = tuple(slice(0, min(n)) for n in zip(a.shape, b.shape, strict=True))
-                a, b = a[there], b[there]
-                now = [float(x.nan_to_num().abs().max()) if x.numel() else 0.0 for x in (a - b, a)]
-                worst[name] = tuple(map(max, now, worst.get(name, (0.0, 0.0))))  # type: ignore[assignment]
-        found.max_abs, found.scale = max(worst.values(), key=lambda w: w[0] / (w[1] or 1e-30), default=(0.0, 0.0))
-        return found
+    def run(self, engine: str, dtype: str, cases: Cases) -> Difference:
+        """The largest difference over some batches."""
+        arrays = [a for _, a in cases]
+        before, after = (ENGINES[engine](g, s, arrays, dtype) for g, s in zip(self.graphs, self.states, strict=True))
+        return difference(before, after)
 
-    def _run(self, k: int, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-        import torch
-        given = []
-        for name in self.names[k]:
-            tensor = torch.from_numpy(np.asarray(arrays[name])) if name in arrays else None
-            given.append(tensor.to(self.dtype) if tensor is not None and tensor.is_floating_point() else tensor)
-        with torch.no_grad():
-            out = self.modules[k](*given)
-        return out if isinstance(out, dict) else {self.outputs[k][0]: out}
+    def ran(self, engine: str, cases: Cases) -> Ran:
+        """The same in float32, by another engine."""
+        try:
+            return _ran(engine, "float32", self.run(engine, "float32", cases), len(cases))
+        except NotRun as why:
+            return Ran(engine, "float32", TOLERANCE["float32"], note=str(why))
+
+    def first(self, cases: list[Arrays]) -> str:
+        """The first node that differs, in the first batch that shows one."""
+        return next((f for a in cases[1:3] if (f := diverging(*self.graphs, self.states, a, self.dtype, TOLERANCE[self.dtype]))), "")
+
+
+def _started(graph: Graph, dtype: str, read: Read | None) -> dict[str, torch.Tensor]:
+    """The weights of the first model: those that `read` gives, or random ones."""
+    import torch
+    state = _module(simplify(hoist(graph)), dtype).state_dict()
+    with torch.no_grad():
+        for path, tensor in state.items():
+            if read is not None:
+                tensor.copy_(torch.from_numpy(np.ascontiguousarray(np.asarray(read(path)))))
+            else:
+                _moved(tensor, path)
+    return dict(state)
 
 
 def _module(graph: Graph, dtype: str) -> Any:
@@ -196,7 +240,7 @@ def _moved(tensor: torch.Tensor, path: str) -> None:
     tensor.add_(torch.randn(tensor.shape, generator=random, dtype=torch.float32).to(tensor.dtype), alpha=step)
 
 
-def _cases(before: Graph, after: Graph, longest: int | None) -> Iterator[dict[str, np.ndarray]]:
+def _cases(before: Graph, after: Graph, longest: int | None) -> Iterator[tuple[Mapping[str, int], Arrays]]:
     """Random inputs that both models take: batch 1 and 3, odd lengths, padded and empty rows; short ones, or one that is long."""
     ours, theirs = (whole_inputs(simplify(hoist(twin(g)))) for g in (before, after))
     narrow = {x.name: x for x in theirs}
@@ -206,7 +250,7 @@ def _cases(before: Graph, after: Graph, longest: int | None) -> Iterator[dict[st
         long = any(size > SHORT for size in case.sizes.values())
         if long == (longest is None) and n < (CASES if longest is not None else 1):
             n += 1
-            yield inputs(manifest, case, seed=k)
+            yield case.sizes, inputs(manifest, case, seed=k)
 
 
 def _both(x: Input, y: Input) -> Input:
