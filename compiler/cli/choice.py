@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from .common import FORM, items, report
 
@@ -39,6 +40,8 @@ def with_choice(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--accept", "accepts", type=path, metavar="FILE", help="Edits that are accepted: nothing fails on them."),
             click.option("--budget", "budgets", multiple=True, metavar="NAME=[+]N[%]",
                          help="Fail where HEAD costs more, such as parameters=125M, or grows more, such as flops=+5%; may be repeated."),
+            click.option("--cost-epsilon", "epsilon", metavar="N%",
+                         help="Show no costs that changed by less, other than parameters and cache; JSON has all."),
             click.option("--map", "maps", multiple=True, metavar="OLD=NEW",
                          help="A renamed node; or a file of `OLD: NEW` lines, or a key map."),
             click.option("--by", type=click.Choice(["edit", "path", "contract"]), default="edit", help="The order of the text."),
@@ -61,6 +64,7 @@ class Choice:
     write: Path | None
     keymap: Path | None
     checkpoint: Path | None
+    epsilon: str | None
 
     def check(self, commits: str | None, forms: tuple[str, ...]) -> None:
         if self.by != "edit" and forms != ("text",):
@@ -69,11 +73,13 @@ class Choice:
             if given and commits is not None:
                 raise click.UsageError(f"`{option}` is about two specs, not a range of commits")
         self.limits()
+        self.least()
 
     def asked(self, keys: bool, run: bool, weights: Path | None) -> Asked:
-        """What is told beside the specs."""
+        """What is told beside the specs; sizes that a file says hold for specs that have them."""
         from ..diff.layers import Asked
-        return Asked(keys, run, weights, self.keymap, self.checkpoint)
+        loose = click.get_current_context().get_parameter_source("at") is ParameterSource.DEFAULT_MAP
+        return Asked(keys, run, weights, self.keymap, self.checkpoint, loose)
 
     def names(self) -> dict[str, str]:
         """The renames. Raises Diagnostics for a file that is not right."""
@@ -91,6 +97,18 @@ class Choice:
             return []
         from ..diff.growth import growth
         return [growth(text) for text in self.budgets]
+
+    def least(self) -> float:
+        """The least change of a cost that is shown, in percent."""
+        if self.epsilon is None:
+            return 0.0
+        from ..diff.growth import percent
+        return percent(self.epsilon)
+
+    def costs(self, found: list[Report]) -> list[Report]:
+        """The reports as people read them, without costs that hardly changed."""
+        from ..diff.choice import without_small_costs
+        return [without_small_costs(r, self.least()) for r in found]
 
     def __call__(self, found: list[Report]) -> tuple[list[Report], list[Report]]:
         """The reports with accepted edits marked, and what of them is shown. Warns of entries that are over or not used."""

@@ -12,14 +12,13 @@ import click
 from ..lang.diagnostic import Diagnostic, Diagnostics
 from .choice import Choice, aside, with_choice
 from .common import FORM, Failed, cli, dims, items, report
+from .config import CONTRACTS, DTYPES, LEVELS, with_config
 
 if TYPE_CHECKING:
     from ..diff.layers import Asked
     from ..diff.report import Report
 
 FORMATS = ("text", "json", "md", "html", "github", "junit")
-LEVELS = ("info", "warning", "breaking")
-CONTRACTS = ("checkpoint", "numerics", "interface", "cache", "cost", "training", "silent", "deploy")
 
 
 @cli.command()
@@ -32,12 +31,13 @@ CONTRACTS = ("checkpoint", "numerics", "interface", "cache", "cost", "training",
 @click.option("--fail-on", metavar="LEVEL|CONTRACT,...", default="", help="Exit 1 for edits at or above a level, or of a contract.")
 @click.option("--exit-code", is_flag=True, help="Exit 1 for any difference.")
 @click.option("--at", metavar="DIM=N,...", default="", help="Sizes for costs, such as B=1,S=2048.")
-@click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), default="float16", show_default=True)
+@click.option("--dtype", type=click.Choice(DTYPES), default="float16", show_default=True)
 @click.option("--keys", is_flag=True, help="Also tell how every tensor of HEAD is made of those of BASE.")
 @click.option("--verify", "run", is_flag=True, help="Run both models with the same weights; exit 1 where a claim is wrong.")
 @click.option("--weights", type=click.Path(path_type=Path), help="With --verify: weights of BASE; default: random ones.")
 @click.option("--print-schema", is_flag=True, help="Print the JSON Schema of `--format json`.")
 @with_choice
+@with_config
 def diff(specs: tuple[str, ...], commits: str | None, forms: tuple[str, ...], outputs: tuple[Path, ...], full: bool, summary: bool,
          fail_on: str, exit_code: bool, at: str, dtype: str, keys: bool, run: bool, weights: Path | None, print_schema: bool,
          **more: Any) -> None:
@@ -69,7 +69,7 @@ def diff(specs: tuple[str, ...], commits: str | None, forms: tuple[str, ...], ou
         raise failures[0]
     found, shown = choice(found)
     command = " ".join(["nnspec diff", *([f"--git {commits}"] if commits else []), *specs])
-    _write(shown, [_failure(d) for d in failures], forms, outputs, (full, summary, choice.by), command)
+    _write(shown, choice.costs(shown), [_failure(d) for d in failures], forms, outputs, (full, summary, choice.by), command)
     if failures:
         raise Diagnostics([x for d in failures for x in d.items])
     from ..diff.layers import broken, differs
@@ -89,7 +89,7 @@ def _compared(specs: Sequence[str], commits: str | None, sizes: dict[str, int], 
         except Diagnostics as wrong:
             return [], [wrong]
     from ..diff.commits import compare_range
-    made = compare_range(commits, specs, sizes, dtype)
+    made = compare_range(commits, specs, sizes, dtype, loose=asked.loose)
     return list(made.reports), [wrong for _, wrong in made.failures]
 
 
@@ -98,13 +98,13 @@ def _failure(wrong: Diagnostics) -> str:
     return render(wrong.items)
 
 
-def _write(found: list[Report], failures: list[str], forms: tuple[str, ...], outputs: tuple[Path, ...],
+def _write(whole: list[Report], found: list[Report], failures: list[str], forms: tuple[str, ...], outputs: tuple[Path, ...],
            how: tuple[bool, bool, str], command: str) -> None:
-    """Each format to its file, or printed."""
+    """Each format to its file, or printed; JSON has the `whole` of what the others tell."""
     from ..files import write_text
     for k, form in enumerate(forms):
         told = failures if outputs or form not in ("text", "github") else []            # these print them on their own
-        made = layout(form, found, told, how, command, not outputs and sys.stdout.isatty())
+        made = layout(form, whole if form == "json" else found, told, how, command, not outputs and sys.stdout.isatty())
         if outputs:
             write_text(outputs[k], made)
         else:

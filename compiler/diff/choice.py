@@ -10,6 +10,7 @@ from . import words
 from .report import CONTRACTS, Consequence, Edit, Report
 
 ORDERS = ("edit", "path", "contract")
+ALWAYS = ("parameters", "cache")
 
 
 def chosen(report: Report, only: Sequence[str], exclude: Sequence[str]) -> Report:
@@ -22,6 +23,16 @@ def chosen(report: Report, only: Sequence[str], exclude: Sequence[str]) -> Repor
         return report
     return replace(report, edits=edits, hidden=len(report.edits) - len(edits),
                    notes=(*report.notes, f"{len(edits)} of {len(report.edits)} edits are shown, as was asked"))
+
+
+def without_small_costs(report: Report, percent: float) -> Report:
+    """The report without costs that changed by less than so many percent; parameters and the cache are always told."""
+    small = [m for m in report.metrics if m.name not in ALWAYS and m.percent is not None and abs(m.percent) < percent]
+    if not small:
+        return report
+    n = len({m.name for m in small} & {m.name for m in words.rows(report)})
+    said = (f"{n} cost{'s' if n > 1 else ''} that changed by less than {percent:g}% {'are' if n > 1 else 'is'} not shown",) if n else ()
+    return replace(report, metrics=tuple(m for m in report.metrics if m not in small), notes=(*report.notes, *said))
 
 
 def _fits(e: Edit, word: str) -> bool:

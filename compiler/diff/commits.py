@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..lang.diagnostic import Diagnostics, diagnostic
+from ..lang.diagnostic import Diagnostics, diagnostic, suggest
 from ..pipeline import Compiled, front
 from .compare import compare, side
 from .report import Report, Verdict
+from .sides import had
 from .sources import at_ref, git
 
 SPEC = re.compile(r"^(graph|base)\s*:", re.MULTILINE)
@@ -35,16 +36,23 @@ class Compared:
 
 
 def compare_range(text: str, paths: Sequence[str] = (), sizes: Mapping[str, int] | None = None, dtype: str = "float16",
-                  folder: Path | None = None) -> Compared:
-    """Every spec that differs in `A...B` (from their merge base), `A..B`, or from `A` to the files as they are. Raises Diagnostics."""
+                  folder: Path | None = None, loose: bool = False) -> Compared:
+    """Every spec that differs in `A...B` (from their merge base), `A..B`, or from `A` to the files as they are. `sizes` hold for the
+    specs that have them; unless they are `loose`, one must. Raises Diagnostics."""
     top = Path(git(["rev-parse", "--show-toplevel"], folder).strip())
     base, head = ends(text, top)
     reports, failures = [], []
     for pair in pairs(base, head, paths, top):
         try:
-            reports.append(_one(pair, base, head, sizes, dtype, top))
+            made = _one(pair, base, head, sizes, dtype, top)
+            reports.append(made)
         except Diagnostics as wrong:
             failures.append((pair, wrong))
+    there = {name for r in reports for name in r.sizes}
+    for name in () if loose or not there else sizes or ():
+        if name not in there:
+            raise Diagnostics([diagnostic("unknown-name", f"no spec that differs has a free dimension `{name}`",
+                                          help=suggest(name, there, "dimensions"))])
     return Compared(tuple(reports), tuple(failures))
 
 
@@ -158,7 +166,7 @@ def _one(pair: Pair, base: str, head: str, sizes: Mapping[str, int] | None, dtyp
         raise Diagnostics([d for w in wrong for d in w.items])
     a, b = sides
     if a is not None and b is not None:
-        return compare(a, b, (f"{base[:8]}:{pair.base}", str(pair.head)), sizes, dtype)
+        return compare(a, b, (f"{base[:8]}:{pair.base}", str(pair.head)), had(sizes, a, b), dtype)
     verdict = Verdict("changed", "same", (), (), ())
     return Report(None if a is None else side(a, str(pair.base)), None if b is None else side(b, str(pair.head)), verdict, (), (), (), {})
 

@@ -41,6 +41,14 @@ def growth(text: str) -> Growth:
     return Growth(name, -number if found[1] == "-" else number, bool(found[1]), bool(found[3]), text)
 
 
+def percent(text: str) -> float:
+    """What `N%` or `N` says, in percent. Raises Diagnostics."""
+    found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*%?\s*", text)
+    if found is None:
+        raise Diagnostics([diagnostic("bad-command", f"`--cost-epsilon {text}` is no part of a cost", help="such as 0.5%")])
+    return float(found[1])
+
+
 def exceeded(report: Report, limits: Iterable[Growth]) -> list[Diagnostic]:
     """One diagnostic for each limit that a report is over."""
     out = []

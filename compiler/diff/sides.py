@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ..costs.cost import free_dimensions
 from ..lang.diagnostic import Diagnostic, Diagnostics, diagnostic
 from ..lang.source import Source
 from ..pipeline import Compiled
@@ -45,8 +46,16 @@ def compared(base: str, head: str, sizes: Mapping[str, int] | None = None, dtype
         return made if asked.checkpoint is None else replace(made, layers={"checkpoint": asked.held(a, b, made)})
     if names:
         b = renamed(a, b, names)
+    if asked.loose:
+        sizes = had(sizes, a, b)
     made = compare(a, b, (base, head), sizes, dtype)
     return replace(made, layers={**made.layers, **asked((base, head), a, b, made)})
+
+
+def had(sizes: Mapping[str, int] | None, *specs: Compiled | None) -> dict[str, int]:
+    """The sizes of dimensions that one of the specs has."""
+    there = {name for s in specs if s is not None for name in free_dimensions(s.graph)}
+    return {name: n for name, n in (sizes or {}).items() if name in there}
 
 
 def _lock(given: str) -> Lock:
