@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from ..costs.cost import LENGTH, ROWS, free_dimensions
 from ..ir.graph import Graph
@@ -14,18 +13,18 @@ from ..lang.diagnostic import Diagnostics, diagnostic, suggest
 from ..lang.source import Span
 from ..lang.tree import Mapping as TreeMapping
 from ..lang.tree import Scalar
-from ..library import SPECS, ships
 from ..pipeline import Compiled
 from .costs import Facts, facts, metrics
 from .function import same_function
 from .interface import contracts
 from .moves import without_moves
-from .outline import outline
+from .outline import outline, outputs
 from .plan import followed
 from .regions import Found, compare_graphs
 from .replay import Step, renamed_nodes, replay
 from .report import Consequence, Contract, Edit, Place, Report, Side, Verdict, Where
 from .rules import RULES
+from .texts import named, texts
 from .tree import ASIDE, Group, aside, at, canonical
 from .verdict import checkpoint_class, conversion, level, told, touched, worst
 
@@ -87,7 +86,8 @@ def side(compiled: Compiled, label: str) -> Side:
     """One side as the report names it."""
     table = parameter_table(compiled.graph)
     return Side(label, compiled.graph.name, structure_hash(compiled.graph), identity_hash(compiled.graph),
-                sum(e.elements for e in table), sum(e.count for e in table), outline(compiled.graph))
+                sum(e.elements for e in table), sum(e.count for e in table), outline(compiled.graph), outputs(compiled.graph.root),
+                texts(compiled))
 
 
 def common_sizes(graphs: Iterable[Graph], given: Mapping[str, int]) -> dict[str, int]:
@@ -182,11 +182,8 @@ def _place(group: Group, which: str, tree: TreeMapping | None) -> Place | None:
 
 
 def place(span: Span) -> Place:
-    """A span as a report says it; files of the library by their name."""
-    name = span.source.name
-    if ships(name):
-        name = str(Path(name).relative_to(SPECS))
-    return Place(name, span.line, span.column)
+    """A span as a report says it."""
+    return Place(named(span.source), span.line, span.column)
 
 
 # the whole

@@ -27,6 +27,7 @@ const SHAPES = {
   bad: 'M8 2.5h8l5.5 5.5v8L16 21.5H8L2.5 16V8ZM8.5 8.5l7 7M15.5 8.5l-7 7',
   up: 'M5 15l7-7 7 7',
   down: 'M5 9l7 7 7-7',
+  wide: 'M9 6 3 12l6 6M15 6l6 6-6 6M3 12h18',
   theme: 'M12 3a9 9 0 1 0 0 18ZM12 3a9 9 0 0 1 0 18',
 };
 const TONES = { breaking: 'bad', warning: 'warn', info: 'note' };

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ..render import clean
-from . import html_trees, words
-from .report import LEVELS, STATUSES, Consequence, Contract, Edit, Metric, Report, Side, TensorChange
+from . import html_layers, html_source, html_trees, html_wiring, words
+from .report import LEVELS, STATUSES, Consequence, Contract, Edit, Metric, Place, Report, Side, TensorChange
 from .rules import RULES
 
 FILES = Path(__file__).parent
-SCRIPTS = ("html.js", "html_edits.js", "html_costs.js", "html_tree.js", "html_start.js")
+STYLES = ("html.css", "html_panels.css")
+SCRIPTS = ("html.js", "html_table.js", "html_edits.js", "html_tree.js", "html_wiring.js", "html_source.js", "html_tabs.js", "html_links.js",
+           "html_start.js")
 TONES = {"info": "note", "warning": "warn", "breaking": "bad", None: "ok"}
 FUNCTIONS = {
     "identical": ("ok", "Both specs compute the same, under the same names."),
@@ -40,9 +42,10 @@ def page(reports: Sequence[Report], failures: Sequence[str] = ()) -> str:
 
     The file loads nothing, and its policy forbids any script or style but its own.
     """
-    style = (FILES / "html.css").read_text("utf-8")
+    style = "\n".join((FILES / name).read_text("utf-8") for name in STYLES)
     script = "'use strict';\n(() => {\n" + "\n".join((FILES / name).read_text("utf-8") for name in SCRIPTS) + "\n})();\n"
-    title = clean(f"{_label(reports[0].base)} → {_label(reports[0].head)}") if len(reports) == 1 else f"{len(reports)} specs"
+    title = clean(f"{_label(reports[0].base)} → {_label(reports[0].head)}") if len(reports) == 1 else \
+        f"{len(reports)} specs" if reports else f"{len(failures)} failed" if failures else "no spec differs"
     text = (FILES / "html.html").read_text("utf-8")
     policy = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'; form-action 'none'"
     parts = {"policy": policy, "title": html.escape(title.replace("\n", " ")), "style": style, "script": script,
@@ -74,7 +77,8 @@ def _label(side: Side | None) -> str:
 
 
 def data(report: Report) -> dict[str, Any]:
-    """What the page shows, in words and numbers; layout is the page's."""
+    """What the page shows, in words and numbers; layout is the page's, but for drawings."""
+    beside = html_trees.rows(report)
     return {
         "base": _side(report.base), "head": _side(report.head),
         "verdicts": [_function(report), _checkpoint(report), _contracts("interface", report.verdict.interface),
@@ -82,11 +86,11 @@ def data(report: Report) -> dict[str, Any]:
         "sizes": words.at(report), "tally": words.tally(report),
         "metrics": [_metric(m) for m in words.rows(report)],
         "edits": [_edit(n, e, report) for n, e in enumerate(report.edits, 1)],
-        "tree": html_trees.data(html_trees.rows(report)),
+        "tree": html_trees.data(beside),
         "tensors": [_tensor(t) for t in report.tensors],
         "notes": list(report.notes),
         "diagnostics": [*report.diagnostics, *["A limit was reached, so some nodes were not matched."] * report.truncated],
-        "layers": {name: json.dumps(_cleaned(value), indent=2, ensure_ascii=False, default=str) for name, value in report.layers.items()},
+        "wiring": html_wiring.drawings(report, beside), "sources": html_source.sources(report), "layers": html_layers.tabs(report.layers),
     }
 
 
@@ -183,12 +187,16 @@ def _edit(number: int, e: Edit, report: Report) -> dict[str, Any]:
     return {
         "n": number, "id": e.id, "rule": e.rule, "what": _what(e.rule), "level": e.level, "symbol": e.symbol, "title": e.title,
         "before": _value(e.before), "after": _value(e.after), "where": [{"text": str(w), "key": html_trees.key(w)} for w in e.where],
-        "keys": list(e.keys), "base": e.base and str(e.base), "head": e.head and str(e.head), "contracts": list(e.contracts),
+        "keys": list(e.keys), "base": _place(e.base), "head": _place(e.head), "accepted": bool(e.accepted), "contracts": list(e.contracts),
         "checkpoint": e.checkpoint, "checkpointText": CHECKPOINTS[e.checkpoint][1], "deltas": deltas, "notes": list(e.notes),
         "consequences": [_consequence(c) for c in e.consequences], "tensors": [_tensor(t) for t in e.tensors],
         "conversion": e.conversion and {"kind": e.conversion.kind, "op": e.conversion.op, "text": e.conversion.text},
         "evidence": e.evidence if e.evidence != "path" else "",
     }
+
+
+def _place(at: Place | None) -> list[Any] | None:
+    return at and [at.file, at.line]
 
 
 def _what(rule: str) -> str:

@@ -115,7 +115,7 @@ function editCard(e, open) {
         text(e.title, 'name'),
         el('span', { class: 'values' }, values(e.before, e.after, true, e.symbol === '~')),
       ),
-      el('span', { class: 'badges' }, badge(TONES[e.level], e.level)),
+      el('span', { class: 'badges' }, e.accepted && el('span', { class: 'badge plain' }, 'accepted'), badge(TONES[e.level], e.level)),
       el(
         'span',
         { class: 'sub' },
@@ -152,9 +152,9 @@ function fill(card, e) {
         'dl',
         { class: 'facts-list' },
         fact('Spec', [
-          e.base && el('del', {}, e.base),
+          e.base && placeLink('base', e.base),
           e.base && e.head && el('span', { class: 'arrow' }, '→'),
-          e.head && el('ins', {}, e.head),
+          e.head && placeLink('head', e.head),
         ]),
         fact(
           'Keys',

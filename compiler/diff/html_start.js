@@ -1,12 +1,15 @@
-// Search, keys, links, and the start.
+// The head of the page, the theme, keys, and the start.
 
 const KEYS = [
-  ['n, j', 'next change'],
-  ['p, k', 'previous change'],
+  ['n, j', 'next edit; in a view, next change'],
+  ['p, k', 'the one before'],
   ['/', 'search'],
   ['Enter', 'open or close'],
   ['e, c', 'expand all, collapse all'],
   ['t', 'dark or light'],
+  ['1, 2, 3', 'architecture, wiring and so on'],
+  ['m', 'wiring: one picture, or side by side'],
+  ['w', 'use the whole width'],
   ['←, ↑, →, ↓', 'move in the trees'],
   ['Esc', 'clear the search'],
   ['?', 'this list'],
@@ -43,8 +46,8 @@ function drawHead() {
   byId('previous').append(icon('up'));
   byId('next').append(icon('down'));
   byId('theme').append(icon('theme'));
-  byId('keys').append(
-    el('h2', { id: 'keys-title' }, 'Keys'),
+  byId('shortcuts').append(
+    el('h2', { id: 'shortcuts-title' }, 'Keys'),
     el(
       'dl',
       {},
@@ -76,159 +79,6 @@ function drawHead() {
       ),
     el('p', { class: 'screen' }, 'Press ', el('kbd', {}, '?'), ' for keys.'),
   );
-}
-
-function drawPosition() {
-  const n = cards().length;
-  const at = cards().findIndex(c => c.id === `card-${current}`);
-  byId('position').textContent = n ? `${at >= 0 ? at + 1 : '–'} / ${n}` : '0 / 0';
-  byId('previous').disabled = byId('next').disabled = n === 0;
-}
-
-// changes
-
-function visit(card, open = false) {
-  if (open) card.open = true;
-  current = Number(card.id.slice('card-'.length));
-  for (const c of cards()) c.classList.toggle('lit', c === card);
-  const summary = card.querySelector('summary');
-  summary.focus({ preventScroll: true });
-  summary.scrollIntoView({ block: 'nearest' });
-  const top = summary.getBoundingClientRect().top - byId('name').closest('header').offsetHeight;
-  if (top < 8) scrollBy(0, top - 16);
-  light(current);
-  drawPosition();
-}
-
-/** The next edit, or the next changed row where the trees have the focus. */
-function step(by) {
-  const made = document.activeElement?.closest('.tree [tabindex]');
-  if (made) {
-    const rows = [...document.querySelectorAll('.tree [role="row"][tabindex]')];
-    const near = (by > 0 ? rows.slice(rows.indexOf(made) + 1) : rows.slice(0, rows.indexOf(made)).reverse()).find(
-      r => !r.matches('.same, .gaprow'),
-    );
-    if (near) {
-      made.tabIndex = -1;
-      near.tabIndex = 0;
-      active = near.id;
-      near.focus();
-    }
-    return;
-  }
-  const all = cards();
-  const at = all.findIndex(c => c.id === `card-${current}`);
-  const to = at < 0 ? (by > 0 ? 0 : all.length - 1) : Math.min(Math.max(at + by, 0), all.length - 1);
-  if (!all.length) return;
-  visit(all[to]);
-  history.replaceState(null, '', anchor(`edit-${current}`));
-}
-
-function setAll(open) {
-  for (const c of cards()) setOpen(c, open);
-  if (!open) opened.clear();
-  for (const row of tree) {
-    row.pinned = false;
-    if (row.c.length) opened.set(row.id, open);
-    if (open) opened.set(`gap-${row.id}`, true);
-  }
-  if (!open) for (const row of report.tree) row.pinned = false;
-  drawTree();
-}
-
-function setOpen(card, open) {
-  card.open = open;
-  fill(
-    card,
-    report.edits.find(e => `card-${e.n}` === card.id),
-  );
-}
-
-/** All is open on paper, and as before afterwards. */
-function openForPrint() {
-  const cardsOpen = cards().filter(c => c.open);
-  const rowsOpen = new Map(opened);
-  const more = [...document.querySelectorAll('details.more:not([open])')];
-  setAll(true);
-  for (const d of more) d.open = true;
-  addEventListener(
-    'afterprint',
-    () => {
-      setAll(false);
-      opened.clear();
-      for (const [id, open] of rowsOpen) opened.set(id, open);
-      for (const d of more) d.open = false;
-      for (const c of cardsOpen) c.open = true;
-      drawTree();
-    },
-    { once: true },
-  );
-}
-
-// search
-
-function search(query) {
-  state.query = query.trim();
-  state.terms = state.query.toLowerCase().split(/\s+/).filter(Boolean);
-  drawEdits();
-  drawTensors();
-  drawTree();
-  drawPosition();
-  const edits = report.edits.filter(e => matches(e.hay)).length;
-  byId('found').textContent = state.query ? `${plural(edits, 'edit')}, ${plural(tree.filter(r => matches(r.hay)).length, 'node')}` : '';
-}
-
-function clearSearch() {
-  if (!state.query) return;
-  byId('search').value = '';
-  search('');
-}
-
-// links
-
-function follow() {
-  if (chosen() !== number) {
-    location.reload();
-    return;
-  }
-  let hash = location.hash.slice(1).replace(/^\d+!/, '');
-  try {
-    hash = decodeURIComponent(hash);
-  } catch {
-    /* a name with a percent sign of its own */
-  }
-  if (!hash) return;
-  if (hash.startsWith('path:')) {
-    clearSearch();
-    const row = find(hash.slice(5));
-    if (row) reveal(row);
-    return;
-  }
-  const edit = report.edits.find(e => `edit-${e.n}` === hash || e.id === hash);
-  if (!edit) return;
-  clearSearch();
-  const card = byId(`card-${edit.n}`);
-  setOpen(card, true);
-  visit(card);
-  card.scrollIntoView({ block: 'start' });
-}
-
-/** The row of a path (`layers.attention`, `layers.3.attention` or `layers[0..11].attention`), or of the nearest path above it. */
-function find(path) {
-  let key = path
-    .replace(/\[[^\]]*\]/g, '')
-    .split('.')
-    .filter(p => !/^\d+$/.test(p) && p !== '{i}')
-    .join('.');
-  const copies = path.match(/\[[^\]]*\]$/)?.[0];
-  for (;;) {
-    const near = tree.filter(r => r.k === key);
-    const body = near.find(r => r.names.includes(copies));
-    const nodes = near.filter(r => !r.names[0].startsWith('['));
-    const row = body || nodes.find(r => r.e.length) || nodes.find(touched) || nodes[0] || near[0];
-    if (row || !key.includes('.')) return row;
-    key = key.slice(0, key.lastIndexOf('.'));
-  }
 }
 
 // theme
@@ -265,15 +115,17 @@ const ACTS = {
   e: () => setAll(true),
   c: () => setAll(false),
   t: toggleTheme,
+  m: () => tabs.some(t => t.id === 'wiring') && setTogether(!together),
+  w: toggleWide,
   '/': () => {
     byId('search').focus();
     byId('search').select();
   },
-  '?': () => byId('keys').showModal(),
+  '?': () => byId('shortcuts').showModal(),
 };
 
 function onKey(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || byId('keys').open) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || byId('shortcuts').open) return;
   if (event.key === 'Escape' && state.query) {
     clearSearch();
     document.activeElement.blur();
@@ -284,10 +136,12 @@ function onKey(event) {
     event.preventDefault();
     return;
   }
-  if (ACTS[event.key]) {
-    event.preventDefault();
-    ACTS[event.key]();
-  }
+  const tab = /^[1-9]$/.test(event.key) && tabs[Number(event.key) - 1];
+  if (!tab && !ACTS[event.key]) return;
+  event.preventDefault();
+  if (!tab) return ACTS[event.key]();
+  tab.button.click();
+  tab.button.focus();
 }
 
 function listen() {
@@ -326,14 +180,24 @@ function listen() {
   for (const [id, act] of Object.entries(clicks)) byId(id).addEventListener('click', act);
 }
 
+/** A page without a comparison: all are alike, or none could be made. */
+function drawNothing() {
+  document.body.classList.add('bare');
+  byId('name').append('nnspec diff');
+  const failed = all.failures.length;
+  byId('verdicts').append(
+    el(
+      'div',
+      { class: 'empty hero' },
+      icon(failed ? 'bad' : 'ok'),
+      el('b', {}, failed ? (failed === 1 ? 'The comparison failed' : `${plural(failed, 'comparison')} failed`) : 'No spec differs.'),
+    ),
+  );
+  byId('alerts').append(...all.failures.map(t => el('p', { class: 'alert bad' }, icon('bad'), text(t))));
+}
+
 function start() {
-  if (!report) {
-    byId('verdicts').append(
-      el('p', { class: 'empty' }, 'No spec differs.'),
-      ...all.failures.map(t => el('p', { class: 'alert bad' }, text(t))),
-    );
-    return;
-  }
+  if (!report) return drawNothing();
   const stored = storedTheme();
   if (stored === 'dark' || stored === 'light') setTheme(stored);
   else byId('theme').setAttribute('aria-label', 'Switch between dark and light');
@@ -360,16 +224,15 @@ function start() {
   }
   for (const t of report.tensors) {
     t.hay = [t.base, t.head, t.status].join(' ').toLowerCase();
-    if (t.status !== 'kept') statuses.add(t.status);
   }
   indexTree(report.tree, null, '');
+  indexWiring();
+  indexSources();
   drawHead();
   drawVerdicts();
   drawEdits();
   drawCosts();
-  drawTensors();
-  drawTree();
-  drawLayers();
+  makeTabs();
   drawPosition();
   listen();
   follow();

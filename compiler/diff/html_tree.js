@@ -26,23 +26,17 @@ const touched = row => row.m !== 'same';
 const quiet = row => !touched(row) && row.d === 0 && !row.pinned;
 const isOpen = row => (opened.has(row.id) ? opened.get(row.id) : row.d > 0 && !['added', 'removed', 'moved'].includes(row.m));
 
-function drawTree() {
-  if (!tree.length) {
-    byId('tree').replaceChildren(
-      el('div', { class: 'title' }, el('h2', { id: 'tree-title' }, 'Architecture')),
-      el('p', { class: 'empty' }, 'A side that is a lock file has no tree to show.'),
-    );
-    return;
-  }
+function drawTree(section = byId('tree')) {
+  if (!tree.length) return;
   const label = (side, name) => `${name}: ${side ? side.label : 'nothing'}`;
   const body = el('div', { role: 'rowgroup' });
   const shown = state.query ? findRows() : null;
   drawRows(report.tree, 1, body, shown);
   if (!body.children.length) body.append(el('p', { class: 'empty' }, 'No node matches.'));
-  const scrolled = document.querySelector('.tree')?.scrollTop || 0;
+  const scrolled = section.querySelector('.tree')?.scrollTop || 0;
   const grid = el(
     'div',
-    { class: 'tree', role: 'treegrid', 'aria-labelledby': 'tree-title', 'aria-colcount': 2 },
+    { class: 'tree view', role: 'treegrid', 'aria-label': 'Architecture', 'aria-colcount': 2 },
     el(
       'div',
       { role: 'rowgroup', class: 'top' },
@@ -55,21 +49,10 @@ function drawTree() {
     ),
     body,
   );
-  byId('tree').replaceChildren(
-    el(
-      'div',
-      { class: 'title' },
-      el('h2', { id: 'tree-title' }, 'Architecture'),
-      el(
-        'div',
-        { class: 'legend' },
-        Object.entries(SIGNS)
-          .filter(([m]) => tree.some(r => r.m === m && m !== 'same'))
-          .map(([m, s]) => el('span', {}, el('b', { class: m }, s), m)),
-      ),
-    ),
-    grid,
-  );
+  const legend = Object.entries(SIGNS)
+    .filter(([m]) => tree.some(r => r.m === m && m !== 'same'))
+    .map(([m, s]) => el('span', {}, el('b', { class: m }, s), m));
+  section.replaceChildren(titled('Architecture', el('div', { class: 'legend' }, legend)), grid);
   grid.scrollTop = scrolled;
   const rows = [...grid.querySelectorAll('[tabindex]')];
   const at = rows.find(r => r.id === active) || rows[0];
@@ -150,6 +133,7 @@ function drawRow(row, level, body, shown) {
       'aria-expanded': inside ? String(open) : null,
       tabindex: -1,
       'data-key': row.k,
+      'data-edits': row.e.join(' ') || null,
       click: event => {
         if (event.target.closest('a') || String(getSelection())) return;
         toggle(row, !open);
@@ -218,40 +202,16 @@ function attribute(key, value, others, which, className, between) {
 }
 
 /** Opens everything around a row, and goes there. */
-function reveal(row, focus = true) {
+function reveal(row) {
   for (let r = row.parent; r; r = r.parent) opened.set(r.id, true);
   for (let r = row; r; r = r.parent) r.pinned = true;
   drawTree();
   const made = byId(`row-${row.id}`);
   if (!made) return null;
-  if (focus) {
-    active = made.id;
-    made.tabIndex = 0;
-    made.focus({ preventScroll: true });
-  }
-  scrollTree(made);
-  made.classList.add('flash');
+  active = made.id;
+  made.tabIndex = 0;
+  arrive(made);
   return made;
-}
-
-function scrollTree(made) {
-  const grid = made.closest('.tree');
-  if (grid.scrollHeight > grid.clientHeight + 4) {
-    grid.scrollTop += made.getBoundingClientRect().top - grid.getBoundingClientRect().top - grid.clientHeight / 3;
-    return;
-  }
-  made.scrollIntoView({ block: 'center' });
-}
-
-function light(n) {
-  lit = n;
-  for (const made of document.querySelectorAll('.tree .row[data-key]')) {
-    const row = tree.find(r => `row-${r.id}` === made.id);
-    made.classList.toggle('lit', row.e.includes(n));
-  }
-  const grid = document.querySelector('.tree');
-  const first = document.querySelector('.tree .row.lit');
-  if (first && grid && grid.scrollHeight > grid.clientHeight + 4) scrollTree(first);
 }
 
 /** Arrows, Home, End, Enter in the tree. */

@@ -32,7 +32,12 @@ def _nodes(region: Region, at: Where) -> Iterator[Outline]:
         reads = {port: text for port, given in node.inputs.items()
                  if (text := _label(region, given, {p.id for p in made}))}
         yield Outline(where, node.name or "(each)", _what(node), spell(node.types[0].shape), size, _attributes(node), reads,
-                      tuple(_inside(node, where)))
+                      tuple(_inside(node, where)), outputs(node.op.body) if isinstance(node.op, Call | Scan) else {})
+
+
+def outputs(region: Region) -> dict[str, str]:
+    """What each output of a region is."""
+    return {name: region.label(value) or "(each)" for name, value in region.outputs}
 
 
 def _inside(node: Node, where: Where) -> Iterator[Outline]:
@@ -43,7 +48,8 @@ def _inside(node: Node, where: Where) -> Iterator[Outline]:
         for k, body in enumerate(op.bodies):
             copies = tuple(i for i, b in enumerate(op.schedule) if b == k)
             inside = tuple(_nodes(body, copy(where, copies)))
-            yield Outline(copy(where, copies), f"[{ranges(copies)}]", body.name, "", sum(x.parameters for x in inside), children=inside)
+            yield Outline(copy(where, copies), f"[{ranges(copies)}]", body.name, "", sum(x.parameters for x in inside), children=inside,
+                          outputs=outputs(body))
 
 
 def _what(node: Node) -> str:

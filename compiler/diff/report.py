@@ -191,7 +191,8 @@ class Verdict:
 @dataclass(frozen=True)
 class Outline:
     """A node of a folded tree. Parameters that an op makes stand with the op. Every distinct body of a repeat is a child of it, named after
-    its copies, which `where` holds. `reads` are its ports and what they are given; `parameters` are those of one copy of it."""
+    its copies, which `where` holds. `reads` are its ports and what they are given, `outputs` those of its body and what they are;
+    `parameters` are those of one copy of it."""
 
     where: Where
     name: str
@@ -201,11 +202,13 @@ class Outline:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     reads: Mapping[str, str] = field(default_factory=dict)
     children: tuple[Outline, ...] = ()
+    outputs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two specs, or of a lock file (which has no `outline`): `label` as the user named it."""
+    """One of the two specs, or of a lock file (which has no `outline`): `label` as the user named it. `outputs` are as an outline's;
+    `files` are what it is written in, by their names, the spec itself first."""
 
     label: str
     name: str
@@ -214,6 +217,8 @@ class Side:
     parameters: int
     tensors: int
     outline: tuple[Outline, ...] = ()
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)

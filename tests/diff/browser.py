@@ -137,3 +137,23 @@ class Browser:
         self.process.wait(timeout=20)
         self.out.close()
         self.into.close()
+
+
+# what is on a page
+
+
+def texts(browser, selector):
+    return browser.run(f"[...document.querySelectorAll({json.dumps(selector)})].map(x => x.innerText.replace(/\\s+/g, ' ').trim())")
+
+
+def text(browser, selector):
+    return texts(browser, selector)[0]
+
+
+def focused(browser):
+    return browser.run("(a => a.closest('.edit')?.id || a.id || a.tagName)(document.activeElement)")
+
+
+def in_view(browser, selector):
+    return browser.run(f"(r => r.top >= 0 && r.bottom <= innerHeight && r.height > 0)"
+                       f"(document.querySelector({json.dumps(selector)}).getBoundingClientRect())")

@@ -8,93 +8,10 @@ import pytest
 from nnspec.cli import main
 from nnspec.diff.html import data, embedded, page
 from nnspec.diff.html_trees import rows
-from nnspec.diff.report import Consequence, Contract, Conversion, Edit, Metric, Outline, Place, Report, Side, TensorChange, Verdict, Where
 
-from .browser import Browser, chromium
-from .pairs import GPT2, MODERN, WINDOW, edited, report
-
-LONG = "a_name_of_ten_thousand_letters_" * 334
-HOSTILE = ("</script><script>window.hit = 1</script>", "<img src=x onerror='window.hit = 2'>", "\"'`${window.hit = 3}", "<!--<script>",
-           "\u202egnp.exe", "עברית و عربي", "\ud800 \u2028 \u0000", "&lt;b&gt; &amp;", "javascript:window.hit=4", LONG, "")
-
-
-def hand_made(texts=HOSTILE):
-    """A report with a text of its own in every field that a file may fill."""
-    t = [texts[k % len(texts)] for k in range(40)]
-    where = Where(f"layers.{{i}}.{t[0]}", ((0, 2, 4),))
-    outline = tuple(Outline(Where(n), n, t[k], t[k + 1], 3, {t[k + 2]: t[k + 3]}, {t[k + 4]: t[k + 5]}) for k, n in enumerate(texts))
-    sides = [Side(t[k], t[k + 1], t[k + 2], t[k + 3], 17 + k, 5, outline[k:len(outline) - 1 + k]) for k in (0, 1)]
-    edit = Edit("norm.eps-changed", "warning", "~", t[1], t[2], [t[3], {t[4]: t[5]}], (where, Where(t[6])), (t[7], t[8]), Place(t[9], 3, 1),
-                Place(t[0], 4, 2), ("cost",), "silent", (Consequence(t[1], Where(t[2]), t[3], t[4], t[5]),),
-                (TensorChange("reshaped", where, where, (3, 5), (3, 7)),), {"parameters": 18},
-                Conversion("approx", t[6], t[7]), t[8], (t[9], t[1]))
-    levels = ("breaking", "warning", "info")
-    edits = tuple(replace(edit, title=x, rule=f"rule-{k}", level=levels[k % 3]) for k, x in enumerate(texts))
-    contracts = tuple(Contract("interface.input-changed", x, x, x, "breaking") for x in texts)
-    return Report(*sides, Verdict("changed", "silent", (edits[0].id,), contracts, contracts), edits, edit.tensors,
-                  (Metric("parameters", "numbers", 17, 35), Metric("cache", "bytes", None, 2**21)), {"B": 1, t[3]: 7}, texts, texts, True,
-                  {"onnx": {x: [x, 3] for x in texts}})
-
-
-@pytest.fixture(scope="module")
-def reports():
-    return {"modern": report(GPT2, MODERN), "window": report(GPT2, WINDOW), "same": report(GPT2, f"{GPT2}# a remark\n"),
-            "hostile": hand_made()}
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    program = chromium()
-    if program is None:
-        pytest.skip("no Chromium is installed")
-    made = Browser(program, tmp_path_factory.mktemp("profile"))
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def files(reports, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pages")
-    for name, found in reports.items():
-        (folder / f"{name}.html").write_text(page([found]), "utf-8")
-    (folder / "several.html").write_text(page([reports["window"], reports["modern"]], ["error: </script> cannot be read"]), "utf-8")
-    (folder / "none.html").write_text(page([]), "utf-8")
-    return folder
-
-
-@pytest.fixture
-def show(browser, files):
-    """Opens a page, and says afterwards that it asked for nothing and complained of nothing."""
-    opened = []
-
-    def opening(name, fragment="", width=1600, scheme="light"):
-        browser.window(width, scheme=scheme)
-        browser.open(files / f"{name}.html", fragment)
-        opened.append(name)
-        return browser
-
-    yield opening
-    assert browser.run("document.title.length") > 0
-    assert browser.problems == []
-    assert {a.split("#")[0] for a in browser.requests} == {(files / f"{opened[-1]}.html").as_uri()}
-
-
-def texts(browser, selector):
-    return browser.run(f"[...document.querySelectorAll({json.dumps(selector)})].map(x => x.innerText.replace(/\\s+/g, ' ').trim())")
-
-
-def text(browser, selector):
-    return texts(browser, selector)[0]
-
-
-def focused(browser):
-    return browser.run("(a => a.closest('.edit')?.id || a.id || a.tagName)(document.activeElement)")
-
-
-def in_view(browser, selector):
-    return browser.run(f"(r => r.top >= 0 && r.bottom <= innerHeight && r.height > 0)"
-                       f"(document.querySelector({json.dumps(selector)}).getBoundingClientRect())")
-
+from .browser import focused, in_view, text, texts
+from .hostile import HOSTILE, LONG
+from .pairs import GPT2, WINDOW, edited, report
 
 # the file
 
@@ -184,7 +101,7 @@ def test_fits_its_window(show, name, width):
 
 def test_verdicts_edits_costs_and_trees_in_this_order(show, reports):
     browser = show("modern", width=900)
-    tops = browser.run("['verdicts', 'edits', 'costs', 'tree', 'tensors'].map(i => document.getElementById(i).getBoundingClientRect().top)")
+    tops = browser.run("['verdicts', 'edits', 'costs', 'panels', 'tree'].map(i => document.getElementById(i).getBoundingClientRect().top)")
     assert tops == sorted(tops) and len(set(tops)) == 5
     assert texts(browser, ".cards h2") == ["Function", "Checkpoint", "Interface", "Cache", "Cost"]
     assert texts(browser, ".cards .word") == ["changed", "partial", "1 change", "layout changed", "+11.96% parameters"]
@@ -379,9 +296,9 @@ def test_what_a_screen_reader_tells(show):
     browser = show("modern")
     told = browser.names()
     roles = {role for role, _ in told}
-    assert {"treegrid", "row", "columnheader", "heading", "searchbox", "toolbar", "status", "main"} <= roles
+    assert {"treegrid", "row", "columnheader", "heading", "searchbox", "toolbar", "status", "main", "tablist", "tab", "tabpanel"} <= roles
     heads = [name for role, name in told if role == "heading"]
-    assert {"5 edits", "Costs", "Architecture", "Checkpoint tensors", "Checkpoint"} <= set(heads)
+    assert {"5 edits", "Costs", "Architecture", "Checkpoint"} <= set(heads)
     assert any(name.startswith("Edit 3") and "from 12" in name and "to 4" in name for name in heads)
     assert all(name for role, name in told if role in ("button", "link", "searchbox", "treegrid", "columnheader"))
     assert browser.run("[...document.querySelectorAll('.tree .row[data-key]')].every(r => +r.getAttribute('aria-level') >= 1)")
@@ -437,14 +354,3 @@ def test_print(show):
     assert not texts(browser, ".gaprow") and "All" in text(browser, "#costs .total")
     browser.run("dispatchEvent(new Event('afterprint'))")
     assert browser.run("document.querySelectorAll('.edit[open]').length") == 0 and texts(browser, ".gaprow")
-
-
-def test_tensors_by_what_became_of_them(show, reports):
-    browser = show("modern")
-    n = len([t for t in reports["modern"].tensors if t.status != "kept"])
-    assert len(texts(browser, "#tensors tbody tr")) == n
-    browser.run("document.querySelector('[data-status=kept]').click()")
-    assert len(texts(browser, "#tensors tbody tr")) == len(reports["modern"].tensors)
-    for status in ("kept", "new", "reshaped"):
-        browser.run(f"document.querySelector('[data-status={status}]').click()")
-    assert {t.split()[0] for t in texts(browser, "#tensors tbody th")} == {"dropped"}
