@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -204,6 +205,8 @@ def decode(text: str, origin: str = NAME) -> Manifest:
     manifest = _manifest(top)
     if not top.problems:
         _consistent(manifest, top.problems)
+    if not top.problems and value.get("sha256", found := digest(value)) != found:
+        top.problems.append("it is not what was exported: its `sha256` is that of other contents")
     check([ArtifactError("bad-artifact", f"`{origin}`: {p}") for p in top.problems])
     return manifest
 
@@ -212,11 +215,18 @@ def encode(manifest: Manifest) -> str:
     """The JSON text of a manifest, the same bytes for equal manifests. Raises `ArtifactErrors` when it is not valid."""
     fields = {"nnspec": VERSION, **{k: _plain(getattr(manifest, k)) for k in manifest.__dataclass_fields__}}
     try:
+        fields["sha256"] = digest(fields)
         text = json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     except (TypeError, ValueError) as error:
         raise ArtifactError("bad-artifact", f"the manifest of `{manifest.name}` cannot be written: {error}") from None
     decode(text)
     return text
+
+
+def digest(fields: Mapping[str, Any]) -> str:
+    """The SHA-256 of a manifest's JSON object without its `sha256`, in whatever order and spacing it is written."""
+    told = {k: v for k, v in fields.items() if k != "sha256"}
+    return hashlib.sha256(json.dumps(told, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()).hexdigest()
 
 
 def write(path: str | os.PathLike[str], manifest: Manifest) -> Path:
@@ -236,6 +246,7 @@ def write(path: str | os.PathLike[str], manifest: Manifest) -> Path:
 
 def _manifest(top: Fields) -> Manifest:
     top.take("nnspec", int)
+    top.take("sha256", str, None, optional=True)
     model = top.child("model")
     made = Manifest(
         name=top.text("name"), form=top.one_of("form", FORMS), target=top.text("target"), dtype=top.one_of("dtype", FLOATS),
@@ -320,6 +331,9 @@ def _streams(m: Manifest, stream: Stream, problems: list[str]) -> None:
                  for n in (*stream.fixed, *(s.start for s in stream.states if s.start)) if n not in given]
     problems += [f"`stream` has {len(c)} states of the kind clock, expected 1"
                  for c in [[s for s in stream.states if s.kind == "clock"]] if len(c) != 1 and stream.states]
+    rows = {s.shape[s.batch] for s in stream.states if s.batch < len(s.shape)}
+    if len(rows) > 1:
+        problems.append(f"`stream` has states with rows on axes of {' and '.join(sorted(map(str, rows)))}, expected one size")
     if stream.limit is not None and stream.limit < 1:
         problems.append(f"`stream.limit` is {stream.limit}, expected a number from 1")
     for state in stream.states:
@@ -335,7 +349,7 @@ def _state_problems(state: State, told: Input | None, written: Output | None) ->
     if state.batch >= rank or state.axis is not None and not (0 <= state.axis < rank and state.axis != state.batch):
         found.append(f"has {rank} axes, its rows on axis {state.batch} and its positions on axis {state.axis}")
     elif (state.kind in ("append", "ring")) != (state.axis is not None) \
-            or state.axis is not None and state.capacity != state.shape[state.axis]:
+            or state.capacity != (None if state.axis is None else state.shape[state.axis]):
         found.append(f"is of the kind {state.kind}, with positions on axis {state.axis} and the capacity {state.capacity}")
     if (state.kind == "ring") != (state.window is not None) or state.window is not None and state.window < 1:
         found.append(f"is of the kind {state.kind}, with the window {state.window}")

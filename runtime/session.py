@@ -253,8 +253,13 @@ def _agreement(manifest: Manifest, session: onnxruntime.InferenceSession) -> lis
 
 
 def _alike(told: Sequence[int | str], held: Sequence[int | str | None]) -> bool:
-    """Whether two shapes are of one rank and nowhere have different numbers."""
-    return len(told) == len(held) and all(a == b for a, b in zip(told, held, strict=True) if isinstance(a, int) and isinstance(b, int))
+    """Whether two shapes are of one rank, with the same numbers and plain names where the model says any."""
+    return len(told) == len(held) and all(b is None or a == b or _made(a) and _made(b) for a, b in zip(told, held, strict=True))
+
+
+def _made(size: int | str) -> bool:
+    """Whether a size is made of several, or names them all in one."""
+    return not isinstance(size, int) and (not size.isidentifier() or size == "total")
 
 
 def _axes(shape: Sequence[int | str | None]) -> str:
