@@ -197,11 +197,30 @@ def install(everywhere: bool, patterns: tuple[str, ...], disable: bool) -> None:
     print("\n".join(said))
 
 
+@cli.command()
+@click.argument("old", type=click.Path(path_type=Path))
+@click.argument("new", type=click.Path(path_type=Path))
+@click.option("--path", "name", metavar="PATH", help="What the file is called in the repository.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the page here; default: a folder for temporary files.")
+@click.option("--no-open", is_flag=True, help="Only print where the page is.")
+def difftool(old: Path, new: Path, name: str | None, output: Path | None, no_open: bool) -> None:
+    """Show two files, or two folders of specs, in the browser: what `git difftool -t nnspec` runs."""
+    from ..diff.difftool import opened, shown
+    found = shown(old, new, name)
+    print(found.lines, end="")
+    if found.reports or found.failures:
+        print(opened(found, name or str(new), output, not no_open))
+    if found.wrong:
+        raise Diagnostics(found.wrong)
+
+
 @cli.command("git-diff-driver", hidden=True, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, required=True)
 def git_diff_driver(arguments: tuple[str, ...]) -> None:
     """What git runs for `git diff`: it never fails, and says what is wrong in its text."""
-    from ..diff.git import driver
+    from ..diff.git import driver, handed_on
+    if (code := handed_on(arguments)) is not None:
+        sys.exit(code)
     print(driver(arguments, sys.stdout.isatty()), end="")
 
 

@@ -167,8 +167,13 @@ def _one(pair: Pair, base: str, head: str, sizes: Mapping[str, int] | None, dtyp
     a, b = sides
     if a is not None and b is not None:
         return compare(a, b, (f"{base[:8]}:{pair.base}", str(pair.head)), had(sizes, a, b), dtype)
+    return alone(a, b, str(pair.base), str(pair.head))
+
+
+def alone(a: Compiled | None, b: Compiled | None, old: str, new: str) -> Report:
+    """A spec that only one side has."""
     verdict = Verdict("changed", "same", (), (), ())
-    return Report(None if a is None else side(a, str(pair.base)), None if b is None else side(b, str(pair.head)), verdict, (), (), (), {})
+    return Report(None if a is None else side(a, old), None if b is None else side(b, new), verdict, (), (), (), {})
 
 
 def _near(path: Path) -> Path:

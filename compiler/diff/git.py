@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,23 +32,31 @@ def driver(arguments: Sequence[str], color: bool = False) -> str:
         return f"{arguments[0]} is unmerged\n"
     path, old, _, _, new, _, _ = arguments[:7]
     moved = arguments[7] if len(arguments) > 7 else path
-    before, after = _read(old), _read(new)
+    before, after = text_of(old), text_of(new)
     head = f"diff --nnspec a/{path} b/{moved}\n"
     if before is None or after is None:
         side = _said(moved if before is None else path, after if before is None else before)
-        return f"{head}{'new' if before is None else 'deleted'} file\n{side}{_lines(path, moved, before or '', after or '')}"
+        return f"{head}{'new' if before is None else 'deleted'} file\n{side}{changed_lines(path, moved, before or '', after or '')}"
     if not (SPEC.search(before) or SPEC.search(after)):
-        return head + _lines(path, moved, before, after)
+        return head + changed_lines(path, moved, before, after)
     try:
         found = compare(compiled(path, before), compiled(moved, after), (f"a/{path}", f"b/{moved}"))
     except Diagnostics as wrong:
-        return f"{head}these cannot be compared as specs:\n{render(wrong.items, color=color)}{_lines(path, moved, before, after)}"
+        return f"{head}these cannot be compared as specs:\n{render(wrong.items, color=color)}{changed_lines(path, moved, before, after)}"
     return head + text(found, color)
+
+
+def handed_on(arguments: Sequence[str]) -> int | None:
+    """The exit code of the tool that `git difftool` was asked for; None where git itself wants the text. A driver takes the place of
+    what difftool sets up, whatever tool it is, so that it has to hand its files on."""
+    if "difftool--helper" not in os.environ.get("GIT_EXTERNAL_DIFF", ""):
+        return None
+    return subprocess.run(["git", "difftool--helper", *arguments], check=False).returncode
 
 
 def textconv(path: Path) -> str:
     """The facts of a spec, one a line, then the spec without other files: what git compares in `log -p` and `show`."""
-    content = _read(str(path)) or ""
+    content = text_of(str(path)) or ""
     if not SPEC.search(content):
         return content
     try:
@@ -64,7 +73,8 @@ def compiled(name: str, content: str) -> Compiled:
     return front(name, opened_by=read)
 
 
-def _read(path: str) -> str | None:
+def text_of(path: str) -> str | None:
+    """The text of a file; None for what git calls no file."""
     return None if path == NOTHING else Path(path).read_text(encoding="utf-8", errors="replace")
 
 
@@ -79,7 +89,8 @@ def _said(path: str, content: str | None) -> str:
         return render(wrong.items)
 
 
-def _lines(old: str, new: str, before: str, after: str) -> str:
+def changed_lines(old: str, new: str, before: str, after: str) -> str:
+    """A line diff, as git writes it."""
     found = difflib.unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{old}", f"b/{new}")
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in found)
 
@@ -87,11 +98,15 @@ def _lines(old: str, new: str, before: str, after: str) -> str:
 # installation
 
 
+COMMAND = f'{DRIVER} difftool --path "$MERGED" "$LOCAL" "$REMOTE"'
+
+
 def install(patterns: Sequence[str] = PATTERNS, everywhere: bool = False, folder: Path | None = None) -> list[str]:
     """Let git use the driver for files of these patterns. Returns what was done, in words."""
     scope = ["--global"] if everywhere else ["--local"]
     for key, value in (("command", "nnspec git-diff-driver"), ("textconv", "nnspec textconv"), ("cachetextconv", "false")):
         git(["config", *scope, f"diff.{DRIVER}.{key}", value], folder)
+    git(["config", *scope, f"difftool.{DRIVER}.cmd", COMMAND], folder)
     path = attributes(everywhere, folder)
     wanted = [f"{p} diff={DRIVER}" for p in patterns]
     old = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
@@ -99,15 +114,17 @@ def install(patterns: Sequence[str] = PATTERNS, everywhere: bool = False, folder
     if new:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join([*old, *new]) + "\n", encoding="utf-8")
-    return [f"git config: diff.{DRIVER} runs nnspec", f"{path}: {', '.join(patterns)}" + ("" if everywhere else " (commit this file)")]
+    return [f"git config: diff.{DRIVER} runs nnspec; `git difftool -t {DRIVER}` opens a page",
+            f"{path}: {', '.join(patterns)}" + ("" if everywhere else " (commit this file)")]
 
 
 def uninstall(everywhere: bool = False, folder: Path | None = None) -> list[str]:
     """Undo `install`: lines of other tools stay."""
     scope = ["--global"] if everywhere else ["--local"]
     listed = git(["config", *scope, "--list", "--name-only"], folder)
-    if any(line.startswith(f"diff.{DRIVER}.") for line in listed.splitlines()):
-        git(["config", *scope, "--remove-section", f"diff.{DRIVER}"], folder)
+    for section in (f"diff.{DRIVER}", f"difftool.{DRIVER}"):
+        if any(line.startswith(f"{section}.") for line in listed.splitlines()):
+            git(["config", *scope, "--remove-section", section], folder)
     path = attributes(everywhere, folder)
     if path.exists():
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -116,7 +133,7 @@ def uninstall(everywhere: bool = False, folder: Path | None = None) -> list[str]
             path.unlink()
         elif kept != lines:
             path.write_text("\n".join(kept) + "\n", encoding="utf-8")
-    return [f"git config: diff.{DRIVER} is gone", f"{path}: its lines are gone"]
+    return [f"git config: diff.{DRIVER} and difftool.{DRIVER} are gone", f"{path}: its lines are gone"]
 
 
 def attributes(everywhere: bool, folder: Path | None = None) -> Path:

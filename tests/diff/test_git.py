@@ -228,3 +228,49 @@ def test_a_broken_spec_of_a_commit_is_annotated_at_its_file(tmp_path, monkeypatc
     _, out, err = run(capsys, "diff", "--git", "main~1..main", "-f", "json")
     assert json.loads(out)["reports"] == [] and "liner" in json.loads(out)["failures"][0]
     assert re.search(r"--> [0-9a-f]{12}:\./m.yaml:\d", err)
+
+
+def shown_pages(text):
+    """The pages whose names a command printed, as their texts."""
+    return [Path(line).read_text() for line in text.splitlines() if line.endswith(".html")]
+
+
+def test_difftool_opens_a_page(repo, capsys, tmp_path, monkeypatch):
+    run(capsys, "git", "install")
+    opener = tmp_path / "browser"
+    opener.write_text(f'#!/bin/sh\necho "$1" >> {tmp_path}/urls\n')
+    opener.chmod(0o755)
+    monkeypatch.setenv("BROWSER", str(opener))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    (repo / "specs" / NAME).write_text(edited(TINY, *NORM))
+    (repo / "specs" / "new.yaml").write_text(TINY)
+    (repo / "table.yaml").write_text("a: 1\n")
+    git("add", "-A")
+    os.chdir("specs")                                                  # paths are from the top, wherever it is called
+    said = git("difftool", "-y", "-t", "nnspec", "HEAD")
+    pages = shown_pages(said)
+    assert len(pages) == 2 and "norm.type-changed" in pages[1] + pages[0] and "+a: 1" in said
+    assert [line.startswith("file:///") for line in (tmp_path / "urls").read_text().splitlines()] == [True, True]
+    git("config", "difftool.other.cmd", 'echo other "$MERGED"')
+    assert f"other specs/{NAME}" in git("difftool", "-y", "-t", "other", "HEAD")              # other tools see these files too
+    os.chdir("..")
+    (whole,) = shown_pages(git("difftool", "-y", "-d", "-t", "nnspec", "HEAD"))
+    assert "norm.type-changed" in whole and "new.yaml" in whole
+    run(capsys, "git", "install", "--disable")
+    assert "difftool.nnspec" not in git("config", "--local", "--list")
+
+
+def test_difftool_alone(repo, capsys, tmp_path, monkeypatch):
+    import webbrowser
+    monkeypatch.setattr(webbrowser, "open", lambda url: False)
+    (repo / "b.yaml").write_text(edited(TINY, *NORM))
+    (repo / "broken.yaml").write_text(edited(TINY, "op: linear -> op: liner"))
+    code, out, _ = run(capsys, "difftool", f"specs/{NAME}", "b.yaml", "-o", "page.html")
+    assert (code, out) == (0, "page.html (no browser could be opened)\n") and "norm.type-changed" in (repo / "page.html").read_text()
+    assert run(capsys, "difftool", "/dev/null", "b.yaml", "-o", "page.html", "--no-open")[:2] == (0, "page.html\n")
+    assert "norm.type-changed" not in (repo / "page.html").read_text()
+    code, out, err = run(capsys, "difftool", "broken.yaml", "b.yaml", "-o", "page.html", "--no-open")
+    assert code == 2 and "liner" in err and "liner" in (repo / "page.html").read_text()
+    for bad in (("nowhere.yaml", "b.yaml"), ("b.yaml", "specs"), ("b.yaml", "b.yaml", "-o", "no/where.html")):
+        code, out, err = run(capsys, "difftool", "--no-open", *bad)
+        assert code == 2 and "error[" in err, bad
