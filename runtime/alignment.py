@@ -15,7 +15,8 @@ import numpy as np
 from .decoder import Decoder
 from .errors import ArtifactError
 from .generate import scores_output, tokens_input
-from .manifest import FLOATS, NEW, Output
+from .manifest import FLOATS, Output
+from .steps import NEW
 from .text import source_input
 
 SHADES = " ░▒▓█"

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .errors import ArtifactError, check, suggest
-from .manifest import GENAI, NEW, Input, Manifest
+from .manifest import GENAI, Input, Manifest
+from .steps import NEW
 
 _DEFAULTS = {"B": 2, "S": 7}
 _ODD = (5, 3, 9, 11, 13)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from .buffer import Buffer, sized
 from .convert import Unfit, convert
 from .dimension import parse
 from .errors import ArtifactError, check
-from .manifest import NEW, NEW_LENGTH, NO_WEIGHTS, STEP, Manifest, Output, State, read
+from .manifest import NO_WEIGHTS, STEP, Manifest, Output, read
 from .origin import explain
 from .session import PROVIDERS, Artifact, load, open
+from .steps import NEW, NEW_LENGTH, State
 
 CAPACITY, PIECE = 64, 512         # slots at the start, and most positions of one run
 _FEWEST, _NUMBERS = 32, 1 << 24   # positions and numbers of one run when only the last position is asked for
@@ -107,6 +109,7 @@ class Running:
         self._spare: dict[str, Buffer] = {}
         for state in stream.states:
             self._put(state, given[state.start] if state.start else np.zeros(self._shape(state), bool))
+        self._tables = self._made_tables()
         self._kept: dict[tuple[Any, ...], list[_Run | None]] = {}
         self._turn = 0
 
@@ -208,7 +211,9 @@ class Running:
         return {k: v for k, v in arrays.items() if k != NEW_LENGTH}, length, count
 
     def _run(self, arrays: Mapping[str, np.ndarray], length: np.ndarray, count: int, outputs: tuple[Output, ...]) -> dict[str, np.ndarray]:
-        self._reserve(int(self.past.max()) + count)
+        self._reserve(max(self.past.tolist()) + count)
+        if self.decoder.stream.by_row and count > 1 and self.rows > 1 and self.past.any():
+            return self._row_by_row(arrays, length, count, outputs)
         run = self._ready(arrays, count, outputs)
         for name, array in arrays.items():
             run.inputs[name].write(array)
@@ -223,15 +228,40 @@ class Running:
         self.past = self.past + length
         return run.results()
 
+    def _row_by_row(self, arrays: Mapping[str, np.ndarray], length: np.ndarray, count: int,
+                    outputs: tuple[Output, ...]) -> dict[str, np.ndarray]:
+        """As `_run`, each row as a batch of its own."""
+        found = []
+        for row in range(self.rows):
+            one = self._alone(row)
+            made = one._run({k: v[row:row + 1] for k, v in arrays.items()}, length[row:row + 1], count, outputs)
+            found.append({k: v.copy() for k, v in made.items()})
+            for state in self.decoder.stream.states:
+                held = self._states[state.name]
+                array = held.read()
+                np.moveaxis(array, state.batch, 0)[row] = np.moveaxis(one._states[state.name].read(), state.batch, 0)[0]
+                if held.array is None:
+                    held.write(array)
+        self.past = self.past + length
+        return {x.name: np.concatenate([f[x.name] for f in found], x.shape.index(self._row)) if self._row in x.shape else found[0][x.name]
+                for x in outputs}
+
+    def _alone(self, row: int) -> Running:
+        """A copy of one row."""
+        one = copy(self)
+        one._fixed, one._states, one._spare, one._kept = dict(self._fixed), dict(self._states), dict(self._spare), {}
+        one.reorder([row])
+        return one
+
     def _ready(self, arrays: Mapping[str, np.ndarray], count: int, outputs: tuple[Output, ...]) -> _Run:
         """Everything bound: for single positions once for each side of the states that alternate."""
-        key = (*(x.name for x in outputs), *(a.shape for a in arrays.values()))
+        key = (*map(id, outputs), *[a.shape for a in arrays.values()])          # the outputs are those of the decoder
         if count == 1 and (found := self._kept.setdefault(key, [None, None])[self._turn]) is not None:
             return found
         capacities = {s.capacity: self._slots(s) for s in self.decoder.stream.states if s.capacity}
         sizes = {**self._sizes, str(self._row): self.rows, NEW: count, **capacities}
         run = _Run(self.decoder, {**{k: v.shape for k, v in arrays.items()}, NEW_LENGTH: (self.rows,)}, sizes, outputs)
-        for name, held in self._fixed.items():
+        for name, held in (*self._fixed.items(), *self._tables.items()):
             held.bind_input(run.binding, name)
         for name, held in self._states.items():
             held.bind_input(run.binding, name)
@@ -239,6 +269,16 @@ class Running:
         if count == 1:
             self._kept[key][self._turn] = run
         return run
+
+    def _made_tables(self) -> dict[str, Buffer]:
+        """cos or sin of position x frequency for every slot [C, f], in float32 as in the graph."""
+        decoder, slots = self.decoder, np.arange(self.capacity, dtype=np.float32)[:, None]
+        dtypes = {x.name: x.dtype for x in decoder.manifest.inputs}
+        made = {}
+        for table in decoder.stream.tables:
+            turned = getattr(np, table.function)(slots * np.array(table.frequencies, np.float32)) * np.float32(table.factor)
+            made[table.name] = Buffer.of(turned, dtypes[table.name], decoder.device)
+        return made
 
     def _shape(self, state: State) -> tuple[int, ...]:
         sizes = {**self._sizes, str(self._row): self.rows, str(state.capacity): self._slots(state)}
@@ -284,7 +324,7 @@ class Running:
             wide = np.zeros(self._shape(state), held.dtype)
             wide[(*[slice(None)] * state.axis, slice(old[state.name]))] = held
             self._put(state, wide)
-        self._kept = {}
+        self._tables, self._kept = self._made_tables(), {}
 
 
 class _Run:

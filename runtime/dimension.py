@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 _FORM = re.compile(r"(?:(\d+) ?\* ?)?([A-Za-z]\w*)(?: ?([+-]) ?(\d+))?")
 
@@ -35,6 +36,7 @@ class Dimension:
         return f"{scaled} {'+' if self.offset > 0 else '-'} {abs(self.offset)}" if self.offset else scaled
 
 
+@lru_cache(4096)
 def parse(entry: int | str) -> Dimension:
     """Read a shape entry. Raises ValueError when it has another form."""
     if isinstance(entry, int):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from .dimension import parse
 from .errors import suggest
@@ -67,6 +67,22 @@ class Fields:
             self._expected(key, "a number from 1 or a dimension", found)
             return None
         return found
+
+    def number(self, key: str) -> float:
+        self.asked.append(key)
+        found = self.value.get(key)
+        if not _number(found):
+            self._expected(key, "a number", found)
+            return 0.0
+        return float(found)
+
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """A list of numbers."""
+        found = self.take(key, list)
+        if not all(map(_number, found)):
+            self._expected(key, "numbers", found)
+            return ()
+        return tuple(map(float, found))
 
     def file(self, key: str) -> str:
         """The name of a file beside the manifest: no folder, drive or `..` in it."""
@@ -150,3 +166,7 @@ class Fields:
 
     def _expected(self, key: str, what: str, found: Any) -> None:
         self._wrong(key, f"should be {what}, found {json.dumps(found)[:60]}")
+
+
+def _number(x: Any) -> TypeGuard[int | float]:
+    return isinstance(x, int | float) and not isinstance(x, bool)

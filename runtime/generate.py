@@ -13,8 +13,9 @@ from .beam import Beams
 from .convert import Unfit, convert
 from .decoder import Decoder, Running
 from .errors import ArtifactError, check, suggest
-from .manifest import FLOATS, NEW, NEW_LENGTH, Input, Output
+from .manifest import FLOATS, Input, Output
 from .sampling import Processors, Settings, draw, generators, log_softmax
+from .steps import NEW, NEW_LENGTH
 
 Callback = Callable[[list[int | None]], Any]
 
@@ -170,7 +171,7 @@ class Job:
 
     def _begin(self) -> tuple[Running, dict[str, np.ndarray]]:
         """The state behind the prompts, and the outputs at the last token of each: [B, ...]."""
-        running = self.decoder.start(len(self.prompts), **self.inputs)
+        running = self.decoder.start(len(self.prompts), min(2 * self.first, self.first + self.most), **self.inputs)
         running.expected = self.first + self.most
         self._still = running.still
         length = np.array([len(p) for p in self.prompts], np.int64)
@@ -265,7 +266,7 @@ def _rows_of(ids: Any) -> list[np.ndarray]:
     if not isinstance(ids, list | tuple) and np.ndim(ids) == 0:
         raise ArtifactError("bad-inputs", f"the ids are {type(ids).__name__}", "expected one row of ids, or a list of rows")
     entries = list(ids) if isinstance(ids, list | tuple) else list(np.asarray(ids))
-    nested = {isinstance(x, list | tuple) or np.ndim(x) > 0 for x in entries}
+    nested = {type(x) is not int and (isinstance(x, list | tuple) or np.ndim(x) > 0) for x in entries}
     if len(nested) > 1:
         raise ArtifactError("bad-inputs", "the ids are numbers and rows at once", "expected one row of ids, or a list of rows")
     made, problems = [], []

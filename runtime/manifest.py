@@ -14,15 +14,12 @@ from typing import Any
 from .dimension import Dimension, parse
 from .errors import ArtifactError, check
 from .fields import Fields
+from .steps import DTYPES, Shape, Stream, read_stream, stream_problems
 
 VERSION = 1
 NAME = "manifest.json"
 FULL, NO_WEIGHTS, STEP, GENAI = FORMS = ("full", "no-weights", "step", "genai")
-NEW, NEW_LENGTH = "N", "new_length"          # a step's dimension of new positions, and its input that says how many are valid
-KINDS = ("clock", "append", "ring", "carry")
-DTYPES = ("int64", "int32", "bool", "float32", "float16", "bfloat16")
 FLOATS = ("float32", "float16", "bfloat16")
-Shape = tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
@@ -81,40 +78,6 @@ class Input:
     def ids(self, sizes: Mapping[str, int]) -> int | None:
         """What ids lie below for these sizes; None where they may be anything."""
         return None if self.ids_below is None else parse(self.ids_below).size(sizes)
-
-
-@dataclass(frozen=True)
-class State:
-    """What a step model reads and writes under one name, at first zeros, or what the prefix model gives as `start`.
-
-    `kind`: `clock`, int64 [B], the positions behind each row; `append`, a cache with position p in slot p of `axis`; `ring`, one
-    with position p in slot p mod its size, which is at least `window` - 1 + N for chunks of N; `carry`, a running state.
-    `capacity` is the dimension of a cache's axis, `batch` the axis of rows; a position of a row takes `bytes` of a cache that grows.
-    """
-
-    name: str
-    kind: str
-    dtype: str
-    shape: Shape
-    batch: int
-    axis: int | None = None
-    capacity: str | None = None
-    window: int | None = None
-    start: str | None = None
-    bytes: int = 0
-
-
-@dataclass(frozen=True)
-class Stream:
-    """How a model runs in steps along the axis `along`: `chunk` are its inputs for N new positions, `fixed` those that the prefix
-    model gives; `dropped` inputs of the whole model are not needed; no row gets longer than `limit`."""
-
-    along: str
-    chunk: tuple[str, ...]
-    fixed: tuple[str, ...]
-    states: tuple[State, ...]
-    dropped: tuple[str, ...] = ()
-    limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -256,7 +219,7 @@ def _manifest(top: Fields) -> Manifest:
         structure=top.text("structure"), identity=top.text("identity"), parameters=top.count("parameters"),
         sites=tuple(top.objects("sites")), certificate=top.take("certificate", dict, None, optional=True),
         proof=top.take("proof", dict, None, optional=True),
-        prefix=_part(top.maybe("prefix")), stream=_stream(top.maybe("stream")),
+        prefix=_part(top.maybe("prefix")), stream=read_stream(top.maybe("stream")),
         quantization=top.take("quantization", dict, None, optional=True),
     )
     top.finish()
@@ -277,20 +240,6 @@ def _part(x: Fields | None) -> Part | None:
         return None
     model = x.child("model")
     return Part(ModelFile(model.file("file"), model.sha256("sha256")), _inputs(x), _outputs(x), tuple(x.objects("sites")))
-
-
-def _stream(x: Fields | None) -> Stream | None:
-    if x is None:
-        return None
-    return Stream(x.text("along"), x.texts("chunk"), x.texts("fixed"), tuple(map(_state, x.children("states"))), x.texts("dropped"),
-                  x.take("limit", int, None, optional=True))
-
-
-def _state(x: Fields) -> State:
-    def maybe(key: str, kind: type) -> Any:
-        return x.take(key, kind, None, optional=True)
-    return State(x.text("name"), x.one_of("kind", KINDS), x.one_of("dtype", DTYPES), x.shape("shape"), x.count("batch"),
-                 maybe("axis", int), maybe("capacity", str), maybe("window", int), maybe("start", str), x.count("bytes"))
 
 
 def _input(x: Fields) -> Input:
@@ -318,42 +267,8 @@ def _consistent(m: Manifest, problems: list[str]) -> None:
     if m.stream is None and m.form == STEP or m.stream is not None and m.form not in (STEP, NO_WEIGHTS):
         problems.append(f"`stream` belongs to the form {STEP}, and the form is {m.form}")
     if m.stream is not None:
-        _streams(m, m.stream, problems)
-
-
-def _streams(m: Manifest, stream: Stream, problems: list[str]) -> None:
-    inputs, outputs = {x.name: x for x in m.inputs}, {x.name: x for x in m.outputs}
-    given = [x.name for x in m.prefix.outputs] if m.prefix else []
-    named = [*stream.chunk, *stream.fixed, *(s.name for s in stream.states)]
-    problems += [f"`stream` names `{n}`, which is no input" for n in named if n not in inputs]
-    problems += [f"input `{n}` is not of the chunk, nor fixed, nor a state" for n in inputs if n not in (*named, NEW_LENGTH)]
-    problems += [f"`stream` takes `{n}` from the prefix model, which does not give it"
-                 for n in (*stream.fixed, *(s.start for s in stream.states if s.start)) if n not in given]
-    problems += [f"`stream` has {len(c)} states of the kind clock, expected 1"
-                 for c in [[s for s in stream.states if s.kind == "clock"]] if len(c) != 1 and stream.states]
-    rows = {s.shape[s.batch] for s in stream.states if s.batch < len(s.shape)}
-    if len(rows) > 1:
-        problems.append(f"`stream` has states with rows on axes of {' and '.join(sorted(map(str, rows)))}, expected one size")
-    if stream.limit is not None and stream.limit < 1:
-        problems.append(f"`stream.limit` is {stream.limit}, expected a number from 1")
-    for state in stream.states:
-        problems += [f"state `{state.name}` {told}" for told in _state_problems(state, inputs.get(state.name), outputs.get(state.name))]
-
-
-def _state_problems(state: State, told: Input | None, written: Output | None) -> list[str]:
-    found, rank = [], len(state.shape)
-    if told is not None and (told.dtype, told.shape) != (state.dtype, state.shape):
-        found.append("differs from the input of its name in dtype or shape")
-    if written is None or written.dtype != state.dtype:
-        found.append(f"is no output of {state.dtype}")
-    if state.batch >= rank or state.axis is not None and not (0 <= state.axis < rank and state.axis != state.batch):
-        found.append(f"has {rank} axes, its rows on axis {state.batch} and its positions on axis {state.axis}")
-    elif (state.kind in ("append", "ring")) != (state.axis is not None) \
-            or state.capacity != (None if state.axis is None else state.shape[state.axis]):
-        found.append(f"is of the kind {state.kind}, with positions on axis {state.axis} and the capacity {state.capacity}")
-    if (state.kind == "ring") != (state.window is not None) or state.window is not None and state.window < 1:
-        found.append(f"is of the kind {state.kind}, with the window {state.window}")
-    return found
+        inputs, outputs = ({x.name: (x.dtype, x.shape) for x in told} for told in (m.inputs, m.outputs))
+        problems += stream_problems(m.stream, inputs, outputs, [x.name for x in m.prefix.outputs] if m.prefix else [])
 
 
 def _plain(value: Any) -> Any:

@@ -24,7 +24,9 @@ from ..ir.parameters import state_shapes
 from ..ir.twin import twin
 from ..lang.diagnostic import CheckFailed, Diagnostics, diagnostic
 from ..printing import counted
-from ..runtime.manifest import GENAI, STEP, Input, Manifest, Stream
+from ..runtime.manifest import GENAI, STEP, Input, Manifest
+from ..runtime.steps import Stream
+from ..stages.stream import with_weights
 from .certify import certify, chooses
 from .plan import Plan
 
@@ -41,7 +43,8 @@ def export(model: Model, folder: Path, weights: Any, init: int | None, plan: Pla
     _check_weights(weights, init, no_weights, prove)
     if prove:
         _check_provable()
-    made = _made(model, plan)
+    graph = with_weights(model.lowered, plan.attention) if plan.attention else model.lowered
+    made = _made(_Lowered(graph, model.spec_text), plan)
     if short := unmet([*model.contract, *([REQUIRE_FUSED] if require_fused else [])], made.sites, model.lowered, plan.target):
         raise CheckFailed(short)
     if no_weights:
@@ -55,10 +58,10 @@ def export(model: Model, folder: Path, weights: Any, init: int | None, plan: Pla
             if certificate == "none":
                 return {"status": "none"}
             if not large and plan.dtype != "bfloat16":
-                return made.certify(folder, module, model.lowered, full)
-            graph = twin(model.lowered) if large else model.lowered
-            small = _made(_Lowered(graph), replace(plan, dtype="float32" if plan.dtype == "bfloat16" else plan.dtype))
-            found = _twin(small, graph, None if large else module, full)
+                return made.certify(folder, _told(module, graph, plan), graph, full)
+            small = twin(model.lowered) if large else graph
+            other = _made(_Lowered(small), replace(plan, dtype="float32" if plan.dtype == "bfloat16" else plan.dtype))
+            found = _twin(other, small, None if large else _told(module, graph, plan), full)
             return found | {"note": "certified on a twin with one copy of each distinct layer and random weights" if large else
                             "certified on its float32 twin: bfloat16 runs on CUDA only"}
         if plan.quantize is None:
@@ -233,6 +236,16 @@ class _State:
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.held[name].shape)
+
+
+def _told(module: Any, graph: Graph, plan: Plan) -> Any:
+    """A module that gives the weights of attention too, where they are asked for."""
+    if not plan.attention:
+        return module
+    from ..backends.torch import build
+    made, state = build(graph, seed=0), module.state_dict()
+    made.load_state_dict({name: state[name] for name in made.state_dict()})
+    return made.eval()
 
 
 def _plain(module: Any) -> Any:

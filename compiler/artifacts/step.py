@@ -10,8 +10,9 @@ from typing import Any
 from ..backends.onnx import emit
 from ..backends.onnx.builder import typed
 from ..backends.onnx.emit import Emitted
+from ..backends.onnx.inside import on_cache
 from ..lang.diagnostic import Diagnostics, diagnostic, suggest
-from ..runtime.manifest import State, Stream
+from ..runtime.steps import State, Stream, Table
 from ..stages.stream import step_form
 from ..stages.stream.form import State as FormState
 from ..stages.stream.form import StepForm
@@ -32,7 +33,13 @@ def emit_step(model: Any, along: str | None, target: str, dtype: str, without: f
     if form.prefix is not None:
         made = emit(form.prefix, target, dtype, without & {a.name for a in form.prefix.root.arguments}, "", typical)
         prefix = replace(made, graph=form.told)
-    return step, prefix, stream(model, form, dtype)
+    return step, prefix, replace(stream(model, form, dtype), **_kernels(step))
+
+
+def _kernels(step: Emitted) -> dict[str, Any]:
+    """What kernels that write into caches ask of the runtime."""
+    tables = tuple(Table(t.name, t.function, t.frequencies, t.factor) for t in step.tables)
+    return {"by_row": any(map(on_cache, step.model.graph.node)), "tables": tables}
 
 
 def stream(model: Any, form: StepForm, dtype: str) -> Stream:

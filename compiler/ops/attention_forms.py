@@ -196,16 +196,25 @@ def _multi_head(op: Any, g: Any, query: Any, key: Any, value: Any, **given: Any)
 
 def _in_rows(op: Any, g: Any, name: str, heads: tuple[Any, ...], *more: Any, rows: Any = None, **settings: Any) -> Any:
     """An operator that has the heads side by side in the last axis, [B S H*d], between [B H S d] before and after it."""
-    flat = []
-    for x, port in zip(heads, ("query", "key", "value"), strict=True):
-        B, H, S, d = tensor(g.inputs, port).shape
-        flat.append(g.op("Reshape", g.op("Transpose", x, perm=[0, 2, 1, 3]), g.shape((0, 0, H * d))))
-    H, v = g.outputs[0].shape[1], g.outputs[0].shape[3]
     caches = 2 if name == "GroupQueryAttention" and g.target == "ort-cuda" else 0      # CUDA's kernel fails without places for them
-    made = g.op(name, *flat, *more, outputs=1 + caches, domain="com.microsoft", num_heads=H.value, scale=op.scale, **settings)
+    made = g.op(name, *flat(g, heads), *more, outputs=1 + caches, domain="com.microsoft", num_heads=g.outputs[0].shape[1].value,
+                scale=op.scale, **settings)
     out = made[0] if caches else made
-    if rows is not None:
-        out = g.op("Where", rows, out, g.number(0.0))
+    return apart(g, out if rows is None else g.op("Where", rows, out, g.number(0.0)))
+
+
+def flat(g: Any, heads: tuple[Any, ...]) -> list[Any]:
+    """Query, key and value [B H S d] with their heads side by side, [B S H*d]."""
+    made = []
+    for x, port in zip(heads, ("query", "key", "value"), strict=True):
+        _, H, _, d = tensor(g.inputs, port).shape
+        made.append(g.op("Reshape", g.op("Transpose", x, perm=[0, 2, 1, 3]), g.shape((0, 0, H * d))))
+    return made
+
+
+def apart(g: Any, out: Any) -> Any:
+    """[B S H*d] as the first output [B H S d] of the node is."""
+    _, H, _, v = g.outputs[0].shape
     return g.op("Transpose", g.op("Reshape", out, g.shape((0, 0, H, v))), perm=[0, 2, 1, 3])
 
 

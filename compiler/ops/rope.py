@@ -107,7 +107,9 @@ class Rope(Op):
 
         def wave(f: str) -> Any:
             made = g.op(f, g.once((*key, "angle"), angle))
-            return g.from_f32(made if self.factor == 1 else g.op("Mul", made, g.number(self.factor, "float32")))
+            made = g.from_f32(made if self.factor == 1 else g.op("Mul", made, g.number(self.factor, "float32")))
+            g.note_wave(made, f, positions, table, self.factor)
+            return made
 
         return g.once((*key, "Cos"), lambda: wave("Cos")), g.once((*key, "Sin"), lambda: wave("Sin"))
 

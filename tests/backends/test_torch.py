@@ -169,7 +169,8 @@ def test_names_that_python_or_torch_use(compiled):
 
 
 def test_taken_names_are_those_of_modules():
-    assert {n for n in dir(nn.Module()) if not n.startswith("_")} <= TAKEN
+    told = subprocess.run([sys.executable, "-c", "from torch import nn; print(*dir(nn.Module()))"], capture_output=True, text=True, check=True)
+    assert {n for n in told.stdout.split() if not n.startswith("_")} <= TAKEN          # by torch alone: other libraries add methods
 
 
 INITS = """

@@ -6,11 +6,12 @@ import json
 import nnspec
 import numpy as np
 import pytest
-from nnspec.runtime import ArtifactError, manifest
+from nnspec.runtime import ArtifactError, manifest, steps
 from nnspec.runtime.decoder import decoder
 from nnspec.runtime.generate import generate
 
 SIZES = {"gpt2": {"vocab": 43, "width": 16, "layers": 1, "heads": 2, "positions": 64},
+         "llama-3-8b": {"vocab": 47, "width": 32, "layers": 1, "heads": 2, "kv_heads": 1, "hidden": 20},
          "mistral-7b": {"vocab": 47, "width": 16, "layers": 1, "heads": 2, "kv_heads": 1, "hidden": 20, "window": 5},
          "luong": {"source_vocab": 31, "target_vocab": 37, "embed": 6, "hidden": 8, "layers": 1}}
 REPORTS = ("sites", "certificate", "proof", "quantization")           # of which nothing depends on the inside
@@ -35,8 +36,8 @@ def places(value, at=()):
 
 def others(old, k, count):
     """What may stand there instead: nothing, other numbers, names and kinds that the file has elsewhere; some of them for each place."""
-    several = [None, 0, -1, 1, 2, 10 ** 12, True, False, "", "B", "N", "C", "R", "1", "x" * 64, [], ["B"], {}, 1.5, *manifest.KINDS,
-               *manifest.DTYPES, *manifest.FORMS]
+    several = [None, 0, -1, 1, 2, 10 ** 12, True, False, "", "B", "N", "C", "R", "1", "x" * 64, [], ["B"], {}, 1.5, *steps.KINDS,
+               *steps.DTYPES, *manifest.FORMS]
     near = {bool: lambda: [not old], int: lambda: [old + 1, old - 1], str: lambda: [old + "x"],
             list: lambda: [old[::-1], old + old[:1], old[1:]], dict: lambda: [dict(list(old.items())[1:])]}.get(type(old), list)()
     return [LOST, *near, *(several[(k + 5 * n) % len(several)] for n in range(count))]

@@ -57,6 +57,27 @@ class Recipe:
     element: str = ""
 
 
+@dataclass(frozen=True)
+class Wave:
+    """What a value [B, N, f] is: `function` (Cos or Sin) of positions x frequencies, times a factor."""
+
+    function: str
+    positions: str
+    frequencies: str
+    factor: float
+
+
+@dataclass(frozen=True)
+class Table:
+    """An input of the model that holds, for every slot of a cache, `function` (cos or sin) of position x frequency, times a factor."""
+
+    name: str
+    function: str
+    frequencies: tuple[float, ...]
+    factor: float
+    type: TensorType
+
+
 @dataclass
 class Store:
     """What the whole model shares: initializers, and the facts of the target."""
@@ -71,6 +92,9 @@ class Store:
     types: dict[str, TensorType] = field(default_factory=dict)             # of the values that ops gave
     typical: Mapping[str, int] = field(default_factory=dict)               # free dimension -> size to be fast at
     swapped: set[str] = field(default_factory=set)                          # Transpose results that swap leading axes
+    waves: dict[str, Wave] = field(default_factory=dict)                    # tables of rotary positions
+    clocks: set[str] = field(default_factory=set)                          # the positions [B, N] of a chunk behind a cache
+    tables: dict[tuple[str, str, float], Table] = field(default_factory=dict)       # function, frequencies, factor -> table
     homes: dict[str, Builder] = field(default_factory=dict)                # value of a subgraph -> the builder that has it
 
 
@@ -104,15 +128,16 @@ class Builder:
         return self.store.dtype
 
     def op(self, op_type: str, *inputs: Val | None, outputs: int = 1, domain: str = "", pinned: bool = False,
-           **attributes: Any) -> Any:
+           gives: Sequence[Val] = (), **attributes: Any) -> Any:
         """Emit one node; returns its value, or a tuple when it has several outputs. Absent inputs are None.
 
-        `pinned` keeps it in this graph even where an outer one has all it reads.
+        `pinned` keeps it in this graph even where an outer one has all it reads. `gives` are values that were taken back, which its
+        last outputs are.
         """
         if op_type == "MatMul" and self.dtype == "float16":
             inputs = (self._apart(*inputs), inputs[1])  # type: ignore[arg-type]
         base = self.unique(f"{self.path}/{op_type}" if self.path else op_type)
-        names = [base if i == 0 else f"{base}:{i}" for i in range(outputs)]
+        names = [*(base if i == 0 else f"{base}:{i}" for i in range(outputs - len(gives))), *(v.name for v in gives)]
         given = [v.name if v is not None else "" for v in inputs]
         while given and not given[-1]:
             given.pop()
@@ -132,6 +157,13 @@ class Builder:
         made = tuple(Val(n) for n in names)
         return made[0] if outputs == 1 else made
 
+    def take_back(self, value: Val) -> tuple[Val, ...]:
+        """Remove the node that made a value, for one that gives it as well; returns what the node read."""
+        nodes = self.store.homes.get(value.name, self.root).nodes
+        node = next(n for n in reversed(nodes) if value.name in n.output)
+        nodes.remove(node)
+        return tuple(Val(name) for name in node.input)
+
     def _apart(self, left: Val, right: Val) -> Val:
         """`left` behind a Reshape where ONNX Runtime 1.31 crashes on fusing a float16 Transpose into a MatMul by a weight."""
         recipe = self.store.recipes.get(right.name)
@@ -148,6 +180,14 @@ class Builder:
         """Record that this builder's graph has these values; those of the outermost graph are known by not being recorded."""
         if self.parent is not None:
             self.store.homes.update(dict.fromkeys(names, self))
+
+    def note_wave(self, value: Val, function: str, positions: Val, frequencies: Val, factor: float) -> None:
+        """Record that a value is a table of rotary positions, which a kernel may make itself."""
+        self.store.waves[value.name] = Wave(function, positions.name, frequencies.name, factor)
+
+    def note_clock(self, value: Val) -> None:
+        """Record that a value is the positions of a chunk, those after `past`."""
+        self.store.clocks.add(value.name)
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
         """The value made under `key` before in this graph or an outer one, else make it now."""

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onnx import GraphProto, ModelProto, NodeProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from ... import __version__
 from ...ir.graph import Argument, Graph
 from ...ir.text import identity_hash, structure_hash
 from ...lang.diagnostic import Diagnostics, diagnostic, suggest
-from .builder import OPSETS, Builder, Recipe, Store, Val, reach, reads, value_info
+from .builder import OPSETS, Builder, Recipe, Store, Table, Val, reach, reads, value_info
 from .entries import Entry, Place, tensor
-from .fuse import fuse
+from .join import fuse
 from .sizes import see, watch
 from .walk import Walker
 
@@ -28,7 +28,7 @@ class Emitted:
 
     `model` has every node and small constant; `weights` says how each missing initializer is made from parameters, in file
     order, and `shapes` what those are. `outputs` maps the graph's output names to the model's: an output named like an input
-    is `NAME.out` there. `sites` is the fusion report.
+    is `NAME.out` there. `sites` is the fusion report. `tables` are inputs beside those of the graph.
     """
 
     graph: Graph
@@ -40,6 +40,7 @@ class Emitted:
     inputs: tuple[Argument, ...]
     outputs: Mapping[str, str]
     sites: tuple[Mapping[str, Any], ...]
+    tables: tuple[Table, ...] = ()
 
     @property
     def hashes(self) -> tuple[str, str]:
@@ -78,16 +79,21 @@ def emit(graph: Graph, target: str, dtype: str = "float32", absent: Iterable[str
     if target != "portable":
         nodes, held = reach(fuse(nodes, store, held, names.values()), names.values())       # without constants of what was joined
         _note_fused(nodes, walker.sites)
+    tables = tuple(t for t in store.tables.values() if t.name in held)
+    inputs = (*inputs, *(Argument(t.name, t.type) for t in tables))
     made_here = {o for n in nodes for o in n.output}
     weights = tuple(r for r in store.recipes.values() if r.name in held and r.name not in made_here)
-    types = {o: graph.root.type(value) for o, value in graph.root.outputs}
-    body = helper.make_graph(
-        _direct(nodes, frozenset(names.values())), graph.name, [value_info(a.name, a.type, dtype) for a in inputs],
-        [value_info(names[o], t, dtype) for o, t in types.items()], [t for t in store.initializers if t.name in held],
-        doc_string=graph.about)
-    model = _model(body, target)
+    constants = [t for t in store.initializers if t.name in held]
+    model = _model(_body(graph, dtype, _direct(nodes, frozenset(names.values())), inputs, names, constants), target)
     _describe(model, graph, spec=spec, target=target, dtype=dtype)
-    return Emitted(graph, target, dtype, model, weights, walker.parameters, inputs, names, tuple(walker.sites))
+    return Emitted(graph, target, dtype, model, weights, walker.parameters, inputs, names, tuple(walker.sites), tables)
+
+
+def _body(graph: Graph, dtype: str, nodes: list[NodeProto], inputs: Iterable[Argument], names: Mapping[str, str],
+          constants: list[TensorProto]) -> GraphProto:
+    outputs = [value_info(names[o], graph.root.type(value), dtype) for o, value in graph.root.outputs]
+    return helper.make_graph(nodes, graph.name, [value_info(a.name, a.type, dtype) for a in inputs], outputs, constants,
+                             doc_string=graph.about)
 
 
 def _describe(model: ModelProto, graph: Graph, **given: str) -> None:
@@ -130,11 +136,11 @@ def _end(g: Builder, name: str, value: Val | None, walker: Walker) -> None:
 
 
 def _direct(nodes: list[NodeProto], ends: frozenset[str]) -> list[NodeProto]:
-    """Values that are read inside and are outputs too carry the output's name at once: ONNX Runtime (1.31) keeps an Identity behind
-    them, which copies, and a cache would not be written where it is bound."""
+    """Values that are read inside and are outputs too carry the output's name at once, and so do caches that a kernel writes: ONNX
+    Runtime (1.31) keeps an Identity behind the first, which copies, and a cache would not be written where it is bound."""
     used = Counter(i for n in nodes for i in n.input)
     inner = {i for n in nodes for i in set(reads(n)) - set(n.input)}
-    plain = {o for n in nodes for o in n.output if used[o] > 1} - inner - ends
+    plain = {o for n in nodes for k, o in enumerate(n.output) if used[o] > 1 or k} - inner - ends
     names: dict[str, str] = {}
     kept = []
     for node in nodes:

@@ -6,14 +6,13 @@ written. Only the `ort` targets are fused; the portable file keeps to plain oper
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from onnx import NodeProto, helper
 
 from ...ir.graph import TensorType
-from .builder import Store, reads
-from .pack import pack
+from .builder import reads
 
 MS = "com.microsoft"
 NORMS = {"LayerNormalization": "SkipLayerNormalization", "RMSNormalization": "SkipSimplifiedLayerNormalization"}
@@ -80,8 +79,8 @@ class Fuser:
                 return add, x, b
         return None
 
-    def run(self, dtype: str, target: str) -> list[NodeProto]:
-        """Join what can be joined, in order; returns the nodes that are left."""
+    def run(self, dtype: str, target: str) -> None:
+        """Join what can be joined, in order."""
         for k in range(len(self.nodes)):
             node = self.nodes[k]
             if node is None or node.domain:
@@ -93,6 +92,10 @@ class Fuser:
                 self.bias_gelu(k, node)
             elif node.op_type == "Attention":
                 self.flat_attention(k, node)
+
+    @property
+    def left(self) -> list[NodeProto]:
+        """The nodes that are left, in order."""
         return [n for n in self.nodes if n is not None]
 
     def skip_norm(self, norm: NodeProto) -> None:
@@ -140,7 +143,7 @@ class Fuser:
         if merged is None or turned is None or None in heads or not flat or heads[1] != heads[2] or not self.joined(merged):
             return
         sources = {i: self.flatten(i, h or 0) for i, h in dict(zip(node.input[:3], heads, strict=True)).items()}
-        made = _copy(node)
+        made = copied(node)
         made.input[:3] = [sources[i] for i in node.input[:3]]
         for name, value in (("q_num_heads", heads[0]), ("kv_num_heads", heads[1])):
             made.attribute.append(helper.make_attribute(name, value))
@@ -161,7 +164,7 @@ class Fuser:
 
     def regate(self, gate: NodeProto, rows: str, value: str, out: str) -> None:
         """Let a gate take other rows and give another value."""
-        made = _copy(gate)
+        made = copied(gate)
         made.input[:2] = [rows, value]
         made.output[0] = out
         at = self.place[gate.output[0]]
@@ -174,16 +177,19 @@ class Fuser:
 
     def side_by_side(self, at: int, node: NodeProto) -> None:
         """Of operators that have heads side by side in the last axis: what took heads apart before and after them goes."""
-        made = _copy(node)
+        made = copied(node)
         for k in range(3):
             merged = self.maker(node.input[k], "Reshape")
             turned = self.maker(merged.input[0], "Transpose") if merged is not None and self.alone(node.input[k]) else None
-            if merged is None or turned is None or not self.alone(turned.output[0]) or not self.flat(turned.input[0]):
+            if merged is None or turned is None or not self.alone(turned.output[0]):
                 continue
-            heads = self.types[turned.input[0]].shape[1].value
-            assert heads is not None, "held by the form"
-            made.input[k] = self.flatten(turned.input[0], heads)
-            self.drop(merged, turned)
+            if self.flat(turned.input[0]):
+                heads = self.types[turned.input[0]].shape[1].value
+                assert heads is not None, "held by the form"
+                made.input[k] = self.flatten(turned.input[0], heads)
+                self.drop(merged, turned)
+            elif norm := self.normed(turned.input[0]):
+                made.input[k] = self.norm_apart(norm, turned, merged)
         self.put(at, made)
         last = self.reader(made.output[0], "Where") or made
         apart = [last]
@@ -199,6 +205,36 @@ class Fuser:
             else:
                 made.output[0] = apart[-1].output[0]
                 self.put(at, made)
+
+    def normed(self, name: str) -> NodeProto | None:
+        """The norm of each head [B, H, S, d] of a value that is turned from [B, S, H, d], perhaps by rotary positions after it."""
+        rope = self.maker(name, "RotaryEmbedding")
+        inner = rope.input[0] if rope is not None else name
+        norm = next((found for kind in NORMS if (found := self.maker(inner, kind))), None)
+        turned = self.maker(norm.input[0], "Transpose") if norm is not None else None
+        fits = turned is not None and _perm(turned) == [0, 2, 1, 3] and all(map(self.alone, (name, inner, turned.output[0])))
+        return norm if fits else None
+
+    def norm_apart(self, norm: NodeProto, turned: NodeProto, merged: NodeProto) -> str:
+        """Norm heads as [B, S, H, d], and then put them side by side; returns the value. Rotary positions come after that."""
+        before, rope = self.maker(norm.input[0], "Transpose"), self.maker(turned.input[0], "RotaryEmbedding")
+        assert before is not None
+        own, beside = copied(norm), copied(merged)
+        own.input[0], beside.input[0] = before.input[0], norm.output[0]
+        self.put(self.place[norm.output[0]], own)
+        if rope is None:
+            self.drop(before, turned)
+            self.put(self.place[merged.output[0]], beside)
+            return merged.output[0]
+        heads = self.types[rope.output[0]].shape[1].value
+        assert heads is not None, "held by the form"
+        placed, first, second = copied(rope), self.place[rope.output[0]], self.place[turned.output[0]]
+        beside.output[0] = placed.input[0] = turned.output[0]
+        placed.attribute.append(helper.make_attribute("num_heads", heads))
+        self.drop(before, merged)
+        self.put(first, beside)
+        self.put(second, placed)
+        return rope.output[0]
 
     def flat(self, name: str) -> bool:
         """Whether a value [B, H, S, d] is made from [B, S, H*d], perhaps turned by rotary positions on the way."""
@@ -217,7 +253,7 @@ class Fuser:
         rope = self.maker(name, "RotaryEmbedding")
         if rope is not None:
             at = self.place[name]
-            made = _copy(rope)
+            made = copied(rope)
             made.input[0] = self.flatten(rope.input[0], heads)
             made.attribute.append(helper.make_attribute("num_heads", heads))
             self.put(at, made)
@@ -231,14 +267,8 @@ class Fuser:
         return source
 
 
-def fuse(nodes: Iterable[NodeProto], store: Store, held: Iterable[str], ends: Iterable[str]) -> list[NodeProto]:
-    """The nodes of the main graph with neighbours joined where one kernel does the work of several. `held` are the values in use."""
-    weights = {r.name: r.shape for r in store.recipes.values() if r.name in held}
-    found = Fuser(list(nodes), store.types, weights, frozenset(ends)).run(store.dtype, store.target)
-    return pack(found, store, weights) if store.target == "ort-cuda" else found
-
-
-def _copy(node: NodeProto) -> NodeProto:
+def copied(node: NodeProto) -> NodeProto:
+    """A copy of a node."""
     made = NodeProto()
     made.CopyFrom(node)
     return made

@@ -34,7 +34,7 @@ def pack(nodes: list[NodeProto], store: Store, held: Iterable[str]) -> list[Node
     place = {id(node): k for k, node in enumerate(nodes)}
     kept: list[list[NodeProto]] = [[node] for node in nodes]
     groups: dict[tuple[str, str, bool], list[Projection]] = {}
-    for p in _projections(nodes, store, set(held)):
+    for p in projections(nodes, store, set(held)):
         groups.setdefault((p.product.input[0], _above(p.product), p.bias is None), []).append(p)
     for group in groups.values():
         if len(group) > 1:
@@ -45,7 +45,8 @@ def pack(nodes: list[NodeProto], store: Store, held: Iterable[str]) -> list[Node
     return [node for some in kept for node in some]
 
 
-def _projections(nodes: list[NodeProto], store: Store, held: set[str]) -> Iterable[Projection]:
+def projections(nodes: list[NodeProto], store: Store, held: set[str]) -> Iterable[Projection]:
+    """The products with a weight that nothing else reads, and with its bias."""
     uses = Counter(name for node in nodes for name in reads(node))
     reader = {name: node for node in nodes for name in reads(node)}
     owners = Counter(path for name in held for path in store.recipes[name].parameters)
@@ -69,17 +70,30 @@ def _projections(nodes: list[NodeProto], store: Store, held: set[str]) -> Iterab
 
 
 def _packed(group: list[Projection], store: Store) -> list[NodeProto]:
+    """One product, and a Split that gives what the products of the group gave."""
+    nodes, out = packed(group, store)
+    g = _builder(group, store)
+    g.op("Split", out, g.const(np.array([p.weight.shape[1] for p in group], np.int64)), outputs=len(group), axis=-1)
+    g.nodes[-1].output[:] = [p.out for p in group]
+    return [*nodes, *g.nodes]
+
+
+def packed(group: list[Projection], store: Store) -> tuple[list[NodeProto], Val]:
+    """One product, and what it gives: the results of the group side by side in the last axis."""
+    g, first = _builder(group, store), group[0]
+    total = sum(p.weight.shape[1] for p in group)
+    weight = _recipe(g, "packed", [p.weight for p in group], (first.weight.shape[0], total))
+    out = g.op("MatMul", Val(first.product.input[0]), weight)
+    if biases := [p.bias for p in group if p.bias is not None]:
+        out = g.op("Add", out, _recipe(g, "joined", biases, (total,)))
+    return g.nodes, out
+
+
+def _builder(group: list[Projection], store: Store) -> Builder:
     g, first = Builder(store), group[0].product
     g.path = _above(first) or _path(first)
     g.line = next((p.value for p in first.metadata_props if p.key == "nnspec.line"), "")
-    sizes = [p.weight.shape[1] for p in group]
-    total = sum(sizes)
-    out = g.op("MatMul", Val(first.input[0]), _recipe(g, "packed", [p.weight for p in group], (group[0].weight.shape[0], total)))
-    if biases := [p.bias for p in group if p.bias is not None]:
-        out = g.op("Add", out, _recipe(g, "joined", biases, (total,)))
-    g.op("Split", out, g.const(np.array(sizes, np.int64)), outputs=len(group), axis=-1)
-    g.nodes[-1].output[:] = [p.out for p in group]
-    return g.nodes
+    return g
 
 
 def _recipe(g: Builder, kind: str, parts: list[Recipe], shape: tuple[int, ...]) -> Val:

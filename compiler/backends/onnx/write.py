@@ -25,7 +25,8 @@ from ...ir.graph import ARGUMENT
 from ...ir.parameters import state_shapes
 from ...lang.diagnostic import Diagnostics, diagnostic
 from ...runtime.convert import narrow_bfloat16
-from ...runtime.manifest import FULL, NAME, NO_WEIGHTS, STEP, DataFile, Input, Manifest, ModelFile, Part, Stream, encode
+from ...runtime.manifest import FULL, NAME, NO_WEIGHTS, STEP, DataFile, Input, Manifest, ModelFile, Part, encode
+from ...runtime.steps import Stream
 from .builder import ELEMENT, Recipe
 from .emit import Emitted
 from .interface import interface

@@ -12,14 +12,15 @@ from dataclasses import replace
 
 from ...ir.builder import RegionBuilder
 from ...ir.dimension import Dim
-from ...ir.flat import SharedLoop, flatten, pruned
+from ...ir.flat import pruned
 from ...ir.graph import ARGUMENT, Control, Graph, Node, Region, Scan, TensorType, Value, walk
 from ...lang.diagnostic import Diagnostic, Diagnostics, diagnostic, suggest
 from ...ops.base import axis_of
-from ...ops.layout import Stack, Take
 from .arguments import ordered
+from .caches import first_readers
 from .causal import AT_MOST, causal
 from .derive import Deriver, Refused
+from .expose import laid_out, with_weights
 from .facts import Facts
 from .form import NEW_LENGTH, PAST, Layout, State, StepForm
 from .prefix import prefix, told
@@ -32,13 +33,7 @@ def step_form(graph: Graph, along: str | None = None, absent: frozenset[str] = f
     the way, its line and why."""
     symbol = along or stream_axis(graph)
     _check_axis(graph, symbol)
-    try:
-        flat = flatten(graph, lambda t, i: (Take(axis=0, at=i), TensorType(t.dtype, t.shape[1:])),
-                       lambda ts: (Stack(), TensorType(ts[0].dtype, (Dim.const(len(ts)), *ts[0].shape))))
-    except SharedLoop as found:
-        raise Diagnostics([diagnostic("cannot-stream", f"`{found.path}` uses the parameters of another copy inside a loop",
-                                      found.node.origin.span)]) from None
-    return _derive(flat, symbol, absent)
+    return _derive(laid_out(graph), symbol, absent)
 
 
 def stream_axis(graph: Graph) -> str:
@@ -238,11 +233,11 @@ def _still(d: Deriver) -> list[tuple[str, Value]]:
 
 def _ordered(region: Region, d: Deriver) -> Region:
     """The region with its inputs in order: the chunk, what is fixed, states; nodes that nothing reads are left out."""
-    region = pruned(region)
+    region = first_readers(pruned(region))
     names = [a.name for a in region.arguments]
     first = [n for n in names if n not in d.states and n not in d.fixed.values() and n != NEW_LENGTH]
     order = [*first, NEW_LENGTH, *(n for n in names if n in d.fixed.values()), *(n for n in d.states if n in names)]
     return ordered(region, order)
 
 
-__all__ = ["State", "StepForm", "step_form", "stream_axis"]
+__all__ = ["State", "StepForm", "step_form", "stream_axis", "with_weights"]

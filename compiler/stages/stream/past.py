@@ -18,10 +18,11 @@ from ...ir.flat import pruned
 from ...ir.graph import ARGUMENT, Control, Graph, Node, Region, TensorType, Value, fresh, mapped
 from ...lang.diagnostic import Diagnostic, Diagnostics, diagnostic
 from ...ops.attention import Attention
+from ...ops.cached_attention import CachedAttention
 from ...ops.elementwise import Cast, Greater, Less, LessEqual, Subtract
 from ...ops.layout import Concat, Rearrange, Slice
 from ...ops.masks import And, LengthMask
-from ...ops.streaming import Append, CachedAttention, ChunkPositions, SlotPositions
+from ...ops.streaming import Append, ChunkPositions, SlotPositions
 from ...ops.values import Constant, Position, Range
 from .form import CHUNK, NEW_LENGTH, PAST, StepForm
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from ...ir.graph import ARGUMENT, Control, Node, Region, Scan, Value, bodies
+from ...ops.cached_attention import CachedAttention
 from ...ops.elementwise import LessEqual
 from ...ops.layout import Rearrange
 from ...ops.masks import LengthMask
-from ...ops.streaming import CachedAttention
 from ...ops.values import Full
 from .arguments import shortened
 from .derive import Deriver, Forms
