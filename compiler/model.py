@@ -153,11 +153,12 @@ class Model:
                require_fused: bool = False, prove: bool = False, no_weights: bool = False,
                typical: Mapping[str, int] | None = None, form: str = "full", along: str | None = None, *, device: str | None = None,
                stop: tuple[int, ...] = (), pad: int | None = None, tokenizer: str | Path | None = None,
-               max_batch: int | None = None, quantize: str | Quantization | None = None) -> Manifest:
+               max_batch: int | None = None, quantize: str | Quantization | None = None, attention: tuple[str, ...] = ()) -> Manifest:
         """Write `folder/model.onnx`, its weights and `folder/manifest.json`, and certify it against PyTorch.
 
         `form="step"` writes the model that decoding runs, a few positions of the axis `along` at a time with its state, and `prefix.onnx`
-        for what is fixed before them; `runtime.decoder` opens it.
+        for what is fixed before them; `runtime.decoder` opens it. `attention` are paths of attention, such as `decoder.3.cross`, whose
+        weights become outputs (`decoder.3.cross.weights`, or `NAME` of `NAME=PATH`); only these sites take a form that gives them.
 
         Give `weights` (a file, or a module of this model), `init` (a seed) or `no_weights`: the graph and the manifest alone, to be looked
         at. `certify` is sweep, full or none. `typical` are sizes of free dimensions, 128 where not given, by which the faster of two right
@@ -179,7 +180,7 @@ class Model:
         package = target if target in PACKAGES else ""
         plan = Plan(runs_on(package, device, dtype) if package else target, dtype, frozenset(without), typical, form, along, package,
                     tuple(stop), pad, Path(tokenizer) if tokenizer is not None else None, max_batch,
-                    Quantization(quantize) if isinstance(quantize, str) else quantize)
+                    Quantization(quantize) if isinstance(quantize, str) else quantize, tuple(attention))
         plan.check(device, no_weights, prove)
         return export(self, Path(folder), weights, init, plan, certify, require_fused, prove, no_weights)
 

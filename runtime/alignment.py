@@ -6,18 +6,19 @@ import os
 import re
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from .decoder import Decoder
 from .errors import ArtifactError
-from .generate import scores_output, tokens_input
+from .generate import Generated, scores_output, tokens_input
 from .manifest import FLOATS, Output
 from .steps import NEW
-from .text import source_input
+from .text import source_input, source_rows
 
 SHADES = " ░▒▓█"
 WIDTH = 100
@@ -37,7 +38,17 @@ def alignment_output(decoder: Decoder) -> Output:
         return found[0]
     headline = "several outputs hold weights" if found else "the model has no output with weights over its source"
     raise ArtifactError("bad-inputs", headline, [f"`{x.name}`: {x.dtype}[{', '.join(map(str, x.shape))}]" for x in decoder.outputs],
-                        "name the attention's `weights` in the spec's `outputs:` and export again" if not found else ())
+                        "export again with one `--attention`, or `generate` from Python with `collect=[NAME]`" if found else
+                        "export again with the path of the attention, such as `--attention decoder.3.cross`, or name its `weights` in the "
+                        "spec's `outputs:`")
+
+
+def looked_at(decoder: Decoder, weights: Output, made: Generated, rows: Sequence[Sequence[int]],
+              inputs: Mapping[str, Any]) -> list[list[int]]:
+    """The ids that the weights of each row are over: the tokens before, where they are over a cache, else the source, as `source_rows`."""
+    if weights.shape[-1] in {s.capacity for s in decoder.stream.states if s.kind == "append"}:
+        return [[*map(int, prompt), *map(int, tokens[:-1])] for prompt, tokens in zip(made.prompts, made.tokens, strict=True)]
+    return source_rows(decoder, rows, inputs)
 
 
 def table(weights: np.ndarray, target: Sequence[str], source: Sequence[str]) -> str:

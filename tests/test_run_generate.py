@@ -148,6 +148,20 @@ def test_a_step_runs_on_random_inputs(folders, capsys, name):
             assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("name", "path", "rows"), [("gpt2", "layers.1.attention", [5, 6, 7]), ("t5-small", "decoder.0.cross", [8, 9])])
+def test_attention_of_a_model_of_the_library(capsys, tmp_path, name, path, rows):
+    """Of a decoder over its own tokens, the last new one not among them; of an encoder-decoder over its source."""
+    zoo.model(name).export(tmp_path, init=0, form="step", certify="none", attention=(path,))
+    start = [] if name == "gpt2" else ["--start", 1]
+    ids = ",".join(map(str, rows))
+    assert run(tmp_path, "--generate", "--ids", ids, *start, "--max-new", 3, "--attention") == 0
+    first, head, *lines = capsys.readouterr().out.splitlines()
+    new = first.split()[:3]
+    over = [*map(str, rows), *(new[:2] if name == "gpt2" else [])]
+    assert head == f"  weights over {len(over)} source tokens: {' '.join(over)}"
+    assert [line.split()[0] for line in lines] == new
+
+
 def test_characters_without_a_shape_are_told(folders, capsys, tmp_path):
     pytest.importorskip("matplotlib")
     from tokenizers import Tokenizer

@@ -32,7 +32,7 @@ class Quantization:
 @dataclass(frozen=True)
 class Plan:
     """What is made of a model, whatever its weights. `target` is ort-cpu, ort-cuda or portable, `package` genai, triton or nothing;
-    `stop`, `pad` and `tokenizer` are for genai, `max_batch` for triton."""
+    `stop`, `pad` and `tokenizer` are for genai, `max_batch` for triton. `attention` are paths whose weights are outputs, too."""
 
     target: str
     dtype: str
@@ -46,6 +46,7 @@ class Plan:
     tokenizer: Path | None = None
     max_batch: int | None = None
     quantize: Quantization | None = None
+    attention: tuple[str, ...] = ()
 
     def check(self, device: str | None, no_weights: bool, prove: bool) -> None:
         """Raises Diagnostics (`bad-command`) with all that does not go together."""
@@ -94,8 +95,8 @@ def _packages(plan: Plan, device: str | None, no_weights: bool, prove: bool) -> 
 
 
 def _genai(plan: Plan, prove: bool) -> Iterator[Diagnostic]:
-    if plan.form == STEP or plan.without:
-        yield _bad("`--form` and `--without` do not go with `--target genai`", "leave them out",
+    if plan.form == STEP or plan.without or plan.attention:
+        yield _bad("`--form`, `--without` and `--attention` do not go with `--target genai`", "leave them out",
                    "its decoder takes token ids, and one step is its only form")
     if prove:
         yield _bad("kernels of a decoder for genai are not proven", "prove the export for `--target ort-cuda`")

@@ -29,6 +29,8 @@ from .cost import hold, with_budget
 @click.option("--certify", type=click.Choice(["sweep", "full", "none"]), default="sweep", show_default=True,
               help="Compare the file with PyTorch: over a sweep of sizes, up to the maximum, or not.")
 @click.option("--without", multiple=True, metavar="INPUT", help="Leave an optional input out of the file; may be repeated.")
+@click.option("--attention", multiple=True, metavar="PATH",
+              help="Give the weights of the attention at this path, such as decoder.3.cross, as an output too; may be repeated.")
 @click.option("--typical", metavar="DIM=N,...", default="",
               help="Sizes that the file should be fast at, such as S=2048; default: 128 each. It takes every size.")
 @click.option("--stop", type=int, multiple=True, metavar="ID", help="For genai: the id that ends a text; may be repeated.")
@@ -47,7 +49,7 @@ from .cost import hold, with_budget
 def export(spec: str, sets: tuple[str, ...], budgets: tuple[str, ...], output: Path, weights: Path | None, seed: int | None, target: str,
            dtype: str, certify: str, without: tuple[str, ...], typical: str, sites: bool, require_fused: bool, prove: bool,
            no_weights: bool, form: str, along: str | None, device: str | None, stop: tuple[int, ...], pad: int | None,
-           tokenizer: Path | None, max_batch: int | None, **quantized: Any) -> None:
+           tokenizer: Path | None, max_batch: int | None, attention: tuple[str, ...], **quantized: Any) -> None:
     """Write an ONNX model that ONNX Runtime runs, checked against PyTorch."""
     if (weights is not None) + (seed is not None) + no_weights > 1:
         raise click.UsageError("`--weights`, `--init` and `--no-weights` exclude each other")
@@ -66,7 +68,7 @@ def export(spec: str, sets: tuple[str, ...], budgets: tuple[str, ...], output: P
     old = (at / "manifest.json").exists()
     manifest = model.export(output, weights, seed, target, dtype, certify, without, require_fused, prove, no_weights,
                             dims((typical,), "--typical", 1), form, along, device=device, stop=stop, pad=pad, tokenizer=tokenizer,
-                            max_batch=max_batch, quantize=_quantization(**quantized))
+                            max_batch=max_batch, quantize=_quantization(**quantized), attention=attention)
     if old:
         print(f"{at}: the export that was there is replaced")
     print(export_report(manifest, at, sites), end="")

@@ -28,7 +28,7 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("--repetition-penalty", {"type": click.FloatRange(0, min_open=True), "help": "Above 1: tokens that are there are less likely."}),
     ("--beams", {"type": click.IntRange(1), "help": "Beam search with so many beams."}),
     ("--length-penalty", {"type": float, "help": "Of beam search; default: 1."}),
-    ("--attention", {"is_flag": True, "help": "Print which source tokens each new token looked at."}),
+    ("--attention", {"is_flag": True, "help": "Print which source tokens each new token looked at (see `export --attention`)."}),
     ("--plot", {"type": click.Path(path_type=Path), "help": "Draw these weights as a picture (.png, .svg, .pdf)."}),
 )
 
@@ -48,19 +48,19 @@ def _check_unused(asked: Mapping[str, Any]) -> None:
 
 def run_generation(folder: Path, inputs: Path | None, device: str, options: dict[str, Any], seed: int, asked: dict[str, Any]) -> None:
     """Generate tokens and print them, as ids or as text."""
-    from ..runtime.alignment import alignment_output, check_picture
+    from ..runtime.alignment import alignment_output, check_picture, looked_at
     from ..runtime.data import load_inputs
     from ..runtime.decoder import decoder
     from ..runtime.generate import generate
-    from ..runtime.text import generate_ids, generate_text, source_rows, tokenizer
+    from ..runtime.text import generate_ids, generate_text, tokenizer
     if asked["plot"]:
         check_picture(asked["plot"])
     opened = decoder(folder, device, **options)
     words = tokenizer(asked["tokenizer"]) if asked["tokenizer"] else None
     if asked["text"] and (words is None or asked["ids"]):
         raise click.UsageError("`--text` goes with `--tokenizer FILE`, and excludes `--ids`")
-    weights = alignment_output(opened).name if asked["attention"] or asked["plot"] else None
-    settings = _settings(asked, seed, opened.limit) | ({"collect": [weights]} if weights else {})
+    weights = alignment_output(opened) if asked["attention"] or asked["plot"] else None
+    settings = _settings(asked, seed, opened.limit) | ({"collect": [weights.name]} if weights else {})
     given = load_inputs(inputs) if inputs is not None else {}
     rows = [_ids(text) for text in asked["ids"]]
     if words is not None and asked["text"]:
@@ -74,7 +74,7 @@ def run_generation(folder: Path, inputs: Path | None, device: str, options: dict
         for tokens, reason in zip(made.tokens, made.reasons, strict=True):
             print(" ".join(map(str, tokens.tolist())) if words is None else words.decode(tokens.tolist()), f"({reason})")
     if weights is not None:
-        _show_weights(made, weights, source_rows(opened, rows, given), words, asked)
+        _show_weights(made, weights.name, looked_at(opened, weights, made, rows, given), words, asked)
 
 
 def _settings(asked: Mapping[str, Any], seed: int, limit: int | None) -> dict[str, Any]:

@@ -149,6 +149,33 @@ def test_translation(made, name, beams):
         same(generate(ours, inputs=inputs, decoder_start=start, beams=beams, max_new_tokens=16, stop=[stop, 7], **mine), want)
 
 
+@pytest.mark.parametrize("name", TRANSLATORS)
+@pytest.mark.parametrize("beams", [1, 3])
+def test_where_translators_look(made, tmp_path_factory, name, beams):
+    """The weights of every cross attention for the tokens that come out, of models that are exported with them."""
+    theirs, _ = made(name)
+    layers = theirs.config.decoder_layers if name != "t5" else theirs.config.num_decoder_layers
+    folder, paths = tmp_path_factory.mktemp(name), tuple(f"decoder.{k}.cross" for k in range(layers))
+    theirs.save_pretrained(folder / "saved")
+    model = nnspec.load(folder / "saved")
+    manifest = model.export(folder / "step", weights=folder / "saved", form="step", attention=paths)
+    assert manifest.certificate["status"] == "passed"
+    assert [s["path"] for s in manifest.sites if s["op"] == "attention" and not s["fused"]] == [f"{p}.attended" for p in paths]
+    source, mask = padded(unequal(theirs.config.vocab_size, (5, 9, 7), seed=8), "right")
+    got = generate(decoder(folder / "step", threads=1), inputs={"source": source, "source_length": mask.sum(1)}, decoder_start=3,
+                   max_new_tokens=8, beams=beams, collect=[f"{p}.weights" for p in paths])
+    theirs.set_attn_implementation("eager")
+    target = torch.tensor([[3, *t.tolist()[:-1]] for t in got.tokens])
+    with torch.no_grad():
+        want = theirs(input_ids=torch.tensor(source), attention_mask=torch.tensor(mask).long(), decoder_input_ids=target,
+                      output_attentions=True).cross_attentions
+    assert len(want) == layers
+    for path, layer in zip(paths, want, strict=True):
+        for row, weights in enumerate(got.collected[f"{path}.weights"]):                                 # [new, H, S]
+            np.testing.assert_allclose(weights, layer[row].transpose(0, 1).numpy(), atol=2e-5)
+            assert weights.std() > 1e-3
+
+
 def test_speech(made):
     theirs, ours = made("whisper")
     frames = np.random.default_rng(3).normal(size=(3, 5, 18)).astype(np.float32)
