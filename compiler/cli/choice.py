@@ -36,6 +36,8 @@ def with_choice(command: Callable[..., Any]) -> Callable[..., Any]:
                          help="Write how every tensor of HEAD is made of those of BASE, as YAML or .json."),
             click.option("--checkpoint", type=path, metavar="FILE",
                          help="Tell which tensors of a weight file, or a folder of shards, load into HEAD, and whether it is one of BASE."),
+            click.option("--model-explorer", "explorer", type=path, metavar="DIR",
+                         help="Write both graphs and what corresponds, for Google's Model Explorer."),
             click.option("--write-accept", "write", type=path, metavar="FILE", help="Write a file that accepts the edits of now."),
             click.option("--accept", "accepts", type=path, metavar="FILE", help="Edits that are accepted: nothing fails on them."),
             click.option("--budget", "budgets", multiple=True, metavar="NAME=[+]N[%]",
@@ -65,11 +67,13 @@ class Choice:
     keymap: Path | None
     checkpoint: Path | None
     epsilon: str | None
+    explorer: Path | None
 
     def check(self, commits: str | None, forms: tuple[str, ...]) -> None:
         if self.by != "edit" and forms != ("text",):
             raise click.UsageError("`--by` is an order of the text")
-        for option, given in (("--map", self.maps), ("--write-keymap", self.keymap), ("--checkpoint", self.checkpoint)):
+        for option, given in (("--map", self.maps), ("--write-keymap", self.keymap), ("--checkpoint", self.checkpoint),
+                              ("--model-explorer", self.explorer)):
             if given and commits is not None:
                 raise click.UsageError(f"`{option}` is about two specs, not a range of commits")
         self.limits()
@@ -79,7 +83,7 @@ class Choice:
         """What is told beside the specs; sizes that a file says hold for specs that have them."""
         from ..diff.layers import Asked
         loose = click.get_current_context().get_parameter_source("at") is ParameterSource.DEFAULT_MAP
-        return Asked(keys, run, weights, self.keymap, self.checkpoint, loose)
+        return Asked(keys, run, weights, self.keymap, self.checkpoint, loose, self.explorer)
 
     def names(self) -> dict[str, str]:
         """The renames. Raises Diagnostics for a file that is not right."""

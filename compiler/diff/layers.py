@@ -23,7 +23,8 @@ LEVELS = ("info", "warning", "breaking")
 @dataclass(frozen=True)
 class Asked:
     """What the user asked for: the key map, told or written to a file, claims run (with `weights` of the base, a file), how a `checkpoint`
-    fits, the ONNX layer of exported sides. `loose` sizes may name dimensions that no side has."""
+    fits, the ONNX layer of exported sides. `loose` sizes may name dimensions that no side has;
+    `explorer` is a folder for Model Explorer's files."""
 
     keys: bool = False
     run: bool = False
@@ -31,10 +32,16 @@ class Asked:
     written: Path | None = None
     checkpoint: Path | None = None
     loose: bool = False
+    explorer: Path | None = None
 
     @property
     def graphs(self) -> bool:
         """Whether both graphs are needed, which a lock file lacks."""
+        return self.followed or self.explorer is not None
+
+    @property
+    def followed(self) -> bool:
+        """Whether every tensor is followed."""
         return self.keys or self.run or self.written is not None
 
     def __call__(self, labels: tuple[str, str], a: Compiled, b: Compiled, report: Report) -> dict[str, Any]:
@@ -42,7 +49,7 @@ class Asked:
         out: dict[str, Any] = {}
         if self.checkpoint is not None:
             out["checkpoint"] = self.held(a, b, report)
-        if self.graphs:
+        if self.followed:
             steps = replay(a, b)[0] if report.edits else []
             made = key_map(a.graph, b.graph, steps, report.edits)
             if self.keys:
@@ -52,6 +59,9 @@ class Asked:
         if any(_exported(label) for label in labels):
             from .onnx_layer import onnx_layer
             out["onnx"] = onnx_layer(*labels, a, b)
+        if self.explorer is not None:
+            from .model_explorer import write_model_explorer
+            write_model_explorer(self.explorer, a, b, report)
         if self.written is not None:
             from ..files import write_text
             from .keymap import keymap_text

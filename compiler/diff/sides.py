@@ -40,7 +40,7 @@ def compared(base: str, head: str, sizes: Mapping[str, int] | None = None, dtype
     asked = asked or Asked()
     if isinstance(a, Lock) or isinstance(b, Lock):
         if asked.graphs:
-            raise Diagnostics([diagnostic("bad-lock", "a lock file holds no graph, so no tensor of it can be followed",
+            raise Diagnostics([diagnostic("bad-lock", "a lock file holds facts, not the graph that this needs",
                                           help="give the specs themselves")])
         made = compare_locks(a if isinstance(a, Lock) else of(a), b if isinstance(b, Lock) else of(b), (base, head))
         return made if asked.checkpoint is None else replace(made, layers={"checkpoint": asked.held(a, b, made)})
