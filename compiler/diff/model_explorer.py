@@ -165,7 +165,7 @@ def model_explorer(base: Compiled, head: Compiled, report: Report) -> dict[str, 
     old, new = pictures(base, head, report)
     found = rows(report)
     everything = [r for top in found for r in top.walk()]
-    _mark(old, new, everything, report)
+    _mark(old, new, found, report)
     entries = _entries(old, new, everything)
     sync = {"type": "sync_navigation", "mappingEntries": entries, "disableMappingFallback": True, "showDiffHighlights": True}
     return dict(zip(FILES, (_collection(old, report.base), _collection(new, report.head), sync), strict=True))
@@ -176,16 +176,23 @@ def _collection(picture: Picture, side: Side | None) -> dict[str, Any]:
     return {"label": side.label, "graphs": [{"id": side.name, "nodes": picture.nodes, "groupNodeAttributes": picture.groups}]}
 
 
+def _edited(found: Sequence[Row], above: Sequence[int] = ()) -> Iterator[tuple[Row, Sequence[int]]]:
+    """Every row that changed, with the edits that did it: its own, or those of the block around it."""
+    for row in found:
+        edits = row.edits or above
+        if row.mark != "same":
+            yield row, edits
+        yield from _edited(row.children, edits)
+
+
 def _mark(old: Picture, new: Picture, found: Sequence[Row], report: Report) -> None:
     """Colours nodes that changed and says by which edits; groups say it too."""
     for picture, side in ((old, "base"), (new, "head")):
         nodes = {n["id"]: n for n in picture.nodes}
-        for row in found:
+        for row, edits in _edited(found):
             o = getattr(row, side)
-            if o is None or row.mark == "same":
-                continue
-            said = "; ".join(report.edits[n - 1].title for n in row.edits) or row.mark
-            for i in picture.ids(o):
+            said = "; ".join(report.edits[n - 1].title for n in edits) or row.mark
+            for i in picture.ids(o) if o is not None else ():
                 if i in nodes:
                     nodes[i]["style"] = {"backgroundColor": COLORS[row.mark]}
                     nodes[i]["attrs"] = [*(a for a in nodes[i]["attrs"] if a["key"] != row.mark), _pair(row.mark, said)]

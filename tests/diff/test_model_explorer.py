@@ -106,7 +106,10 @@ def test_what_came_or_went_has_no_partner(made):
     more = put(PLAIN, ("logits: {op: linear, in: norm", "more: {op: tanh, in: norm}\n  logits: {op: linear, in: more"))
     gone, come = lone(*made(more, PLAIN))
     assert (gone, come) == (["more"], [])
-    assert lone(*made(PLAIN, GATED))[1]
+    base, head, sync = made(PLAIN, GATED)
+    assert lone(base, head, sync) == [[], ["layers/ffn/gate", "layers/ffn/product"]]
+    for i, mark in (("layers/ffn/product", "added"), ("layers/ffn/active", "changed")):
+        assert {"key": mark, "value": "layers.ffn"} in nodes(head)[i]["attrs"] and nodes(head)[i]["style"]
 
 
 def test_one_body_that_became_two_is_partner_of_both(made):
@@ -119,7 +122,7 @@ def test_one_body_that_became_two_is_partner_of_both(made):
     assert [e["sourceNodeId"] for e in second["incomingEdges"]] == ["layers/[0,2]/out"]
     assert [e["sourceNodeId"] for e in found["norm"]["incomingEdges"]] == ["layers/[1,3]/out"]
     attended = found["layers/[1,3]/attention/attended"]
-    assert attended["style"] and any(a["key"] == "changed" and "attention" in a["value"] for a in attended["attrs"])
+    assert attended["style"] and any(a["key"] == "changed" and "pattern" in a["value"] for a in attended["attrs"])
     assert "style" not in found["layers/[0,2]/attention/attended"]
 
 
