@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from ..lang.diagnostic import Diagnostic, Diagnostics
 from .choice import Choice, aside, with_choice
@@ -31,16 +33,19 @@ FORMATS = ("text", "json", "md", "html", "github", "junit")
 @click.option("--fail-on", metavar="LEVEL|CONTRACT,...", default="", help="Exit 1 for edits at or above a level, or of a contract.")
 @click.option("--exit-code", is_flag=True, help="Exit 1 for any difference.")
 @click.option("--at", metavar="DIM=N,...", default="", help="Sizes for costs, such as B=1,S=2048.")
-@click.option("--dtype", type=click.Choice(DTYPES), default="float16", show_default=True)
+@click.option("--dtype", type=click.Choice(DTYPES), default="float16", show_default=True, help="Of costs, and of `--onnx`.")
 @click.option("--keys", is_flag=True, help="Also tell how every tensor of HEAD is made of those of BASE.")
 @click.option("--verify", "run", is_flag=True, help="Run both models with the same weights; exit 1 where a claim is wrong.")
 @click.option("--weights", type=click.Path(path_type=Path), help="With --verify: weights of BASE; default: random ones.")
+@click.option("--onnx", is_flag=True, help="Also compare the ONNX files that both would be exported as (exported models always are).")
+@click.option("--ep", "provider", type=click.Choice(["cpu", "cuda"]),
+              help="The execution provider of --onnx: what specs are exported for, and where nodes run; default: cuda, or the files'.")
 @click.option("--print-schema", is_flag=True, help="Print the JSON Schema of `--format json`.")
 @with_choice
 @with_config
 def diff(specs: tuple[str, ...], commits: str | None, forms: tuple[str, ...], outputs: tuple[Path, ...], full: bool, summary: bool,
-         fail_on: str, exit_code: bool, at: str, dtype: str, keys: bool, run: bool, weights: Path | None, print_schema: bool,
-         **more: Any) -> None:
+         fail_on: str, exit_code: bool, at: str, dtype: str, keys: bool, run: bool, weights: Path | None, onnx: bool,
+         provider: str | None, print_schema: bool, **more: Any) -> None:
     """Say what changed from the spec BASE to the spec HEAD, edit by edit.
 
     Each is a file, a model of the library, REF:PATH of the git repository, an exported folder or .onnx file, a lock file, or `-`.
@@ -59,11 +64,13 @@ def diff(specs: tuple[str, ...], commits: str | None, forms: tuple[str, ...], ou
     FORM[0] = forms[0] if (forms == ("json",) and commits is None or forms == ("github",)) and not outputs else "text"
     if weights is not None and not run:
         raise click.UsageError("`--weights` are those that `--verify` runs the models with")
-    if commits is not None and (keys or run):
-        raise click.UsageError("`--keys` and `--verify` are about two specs, not a range of commits")
+    if commits is not None and (keys or run or onnx or provider):
+        raise click.UsageError("`--keys`, `--verify`, `--onnx` and `--ep` are about two specs, not a range of commits")
     choice = Choice(**more)
     choice.check(commits, forms)
-    asked = choice.asked(keys, run, weights)
+    given = click.get_current_context().get_parameter_source("dtype") is ParameterSource.COMMANDLINE
+    asked = replace(choice.asked(keys, run, weights), onnx=onnx or provider is not None, provider=provider or "",
+                    dtype=dtype if given else "")
     found, failures = _compared(specs, commits, dims(items(at), "--at"), dtype, asked, choice.names())
     if failures and commits is None and not outputs and forms[0] in ("text", "json", "github"):
         raise failures[0]

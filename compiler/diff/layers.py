@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..costs.quantity import short
 from ..pipeline import Compiled
 from . import file_layer
 from .keys import key_map
@@ -23,7 +24,8 @@ LEVELS = ("info", "warning", "breaking")
 @dataclass(frozen=True)
 class Asked:
     """What the user asked for: the key map, told or written to a file, claims run (with `weights` of the base, a file), how a `checkpoint`
-    fits, the ONNX layer of exported sides. `loose` sizes may name dimensions that no side has;
+    fits, the ONNX layer (of exported sides always, of two specs with
+    `onnx`) for a `provider` of ONNX Runtime and in `dtype`. `loose` sizes may name dimensions that no side has;
     `explorer` is a folder for Model Explorer's files."""
 
     keys: bool = False
@@ -33,11 +35,14 @@ class Asked:
     checkpoint: Path | None = None
     loose: bool = False
     explorer: Path | None = None
+    onnx: bool = False
+    provider: str = ""
+    dtype: str = ""
 
     @property
     def graphs(self) -> bool:
         """Whether both graphs are needed, which a lock file lacks."""
-        return self.followed or self.explorer is not None
+        return self.followed or self.onnx or self.explorer is not None
 
     @property
     def followed(self) -> bool:
@@ -56,9 +61,9 @@ class Asked:
                 out["keys"] = made.data()
             if self.run:
                 out["verify"] = self.checked(a, b, made, report)
-        if any(_exported(label) for label in labels):
+        if self.onnx or any(_exported(label) for label in labels):
             from .onnx_layer import onnx_layer
-            out["onnx"] = onnx_layer(*labels, a, b)
+            out["onnx"] = onnx_layer(*labels, a, b, self.provider, self.dtype)
         if self.explorer is not None:
             from .model_explorer import write_model_explorer
             write_model_explorer(self.explorer, a, b, report)
@@ -153,20 +158,51 @@ def _onnx(layer: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     sides = layer["sides"]
     if not sides:
-        yield f"  onnx        {layer['note']}"
+        yield from textwrap.wrap(layer["note"], WIDE, initial_indent="  onnx        ", subsequent_indent=" " * 14)
         return
-    told = [f"{s['target']} {s['dtype']}, opset {s['opsets'].get('ai.onnx', '?')}, {s['fused']} of {s['sites']} sites fused" for s in sides]
+    told = [exported(s) for s in sides]
     yield f"  onnx        {told[0]}"
     if told[1] != told[0]:
         yield f"              -> {told[1]}"
-    if layer["note"]:
-        yield f"              {layer['note']}"
-    for f in layer["findings"]:
-        where = f["where"] + (f" x{f['count']}" if f["count"] > 1 else "")
-        change = f"{said(f['before'])} -> {said(f['after'])}" + (f" ({f['note']})" if f["note"] else "")
-        yield from _wrapped(f["level"], f"{f['rule']}  {where}".rstrip(), change)
+    for text in (*([layer["note"]] if layer["note"] else []), *placements(layer)):
+        yield from textwrap.wrap(text, WIDE, initial_indent=" " * 14, subsequent_indent=" " * 16)
+    for level, rule, where, text in findings(layer):
+        yield from _wrapped(level, f"{rule}  {where}".rstrip(), text)
     if not layer["findings"]:
         yield "    nothing differs"
+
+
+def exported(side: Mapping[str, Any]) -> str:
+    """One side in words."""
+    return f"{side['target']} {side['dtype']}, opset {side['opsets'].get('ai.onnx', '?')}, {side['fused']} of {side['sites']} sites fused"
+
+
+def findings(layer: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    """(level, rule, where, what) of every finding, operators that only one side has as one."""
+    ops: dict[tuple[str, str], list[str]] = {}
+    for f in layer["findings"]:
+        if f["rule"] in ("onnx.op-added", "onnx.op-removed"):
+            ops.setdefault((f["level"], f["rule"]), []).append(f"{f['where']} x{f['count']}")
+        else:
+            yield f["level"], f["rule"], f["where"] + (f" x{f['count']}" if f["count"] > 1 else ""), change(f)
+    for (level, rule), names in ops.items():
+        yield level, rule, "", ", ".join(names)
+
+
+def change(finding: Mapping[str, Any]) -> str:
+    """What a finding says of both sides, and why."""
+    before, after = (short(v, "B") if finding["rule"] == "onnx.bytes-changed" else said(v) for v in (finding["before"], finding["after"]))
+    return f"{before} -> {after}" + (f" ({finding['note']})" if finding["note"] else "")
+
+
+def placements(layer: Mapping[str, Any]) -> Iterator[str]:
+    """The operators that each side has no kernel for on the provider."""
+    provider = layer["provider"].upper()
+    for name, side in zip(("base", "head"), layer["sides"], strict=True):
+        for on, what in (("cpu", f"not on {provider} but on the CPU"), ("none", f"with no kernel on {provider}, so that no session opens")):
+            ops = [f"{m['op']} of {m['dtypes']} x{m['count']}" for m in side["misplaced"] if m["on"] == on]
+            if ops:
+                yield f"{name}, {what}: {', '.join(ops)}"
 
 
 def _wrapped(kind: str, what: str, text: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -18,6 +18,7 @@ from ..lang.diagnostic import Diagnostics, diagnostic
 from ..pipeline import Compiled
 from ..runtime.manifest import FULL, NAME, NO_WEIGHTS, Manifest, read
 from .embedded import spec_text
+from .providers import CPU, CUDA, Placed, misplaced, runtime
 
 # rule -> (its mirror, level)
 ONNX_RULES = {
@@ -32,7 +33,10 @@ ONNX_RULES = {
     "onnx.output-changed": ("onnx.output-changed", "breaking"), "onnx.weight-dtype-changed": ("onnx.weight-dtype-changed", "info"),
     "onnx.weight-shape-changed": ("onnx.weight-shape-changed", "info"), "onnx.weight-added": ("onnx.weight-removed", "info"),
     "onnx.weight-removed": ("onnx.weight-added", "info"), "onnx.bytes-changed": ("onnx.bytes-changed", "info"),
+    "onnx.ep-fallback": ("onnx.ep-restored", "warning"), "onnx.ep-restored": ("onnx.ep-fallback", "info"),
+    "onnx.ep-unsupported": ("onnx.ep-supported", "breaking"), "onnx.ep-supported": ("onnx.ep-unsupported", "info"),
 }
+TARGETS = {CPU: ("ort-cpu", "float32"), CUDA: ("ort-cuda", "float16")}         # what specs are exported as, by the provider asked for
 MAIN = "ai.onnx"
 BITS = {"FLOAT": 32, "DOUBLE": 64, "FLOAT16": 16, "BFLOAT16": 16, "INT64": 64, "INT32": 32, "INT8": 8, "UINT8": 8, "INT4": 4, "UINT4": 4,
         "BOOL": 8}
@@ -40,16 +44,18 @@ BITS = {"FLOAT": 32, "DOUBLE": 64, "FLOAT16": 16, "BFLOAT16": 16, "INT64": 64, "
 
 @dataclass(frozen=True)
 class Site:
-    """A place that has several forms: the one taken, and why each better one was not."""
+    """A place that has several forms: the one taken, why each better one was not, and the line of the spec."""
 
     form: str
     fused: bool
     missed: tuple[tuple[str, str], ...] = ()
+    line: str = ""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """One model as ONNX: `weights` are initializers by name, [dtype, shape]; `sites` the fusion report by path."""
+    """One model as ONNX: `weights` are initializers by name, [dtype, shape]; `sites` the fusion report by path; `lines` those of the spec
+    that its nodes come from, by path; `placed` the nodes that a provider has no kernel for."""
 
     label: str
     target: str
@@ -61,6 +67,8 @@ class Exported:
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
     weights: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    lines: Mapping[str, str] = field(default_factory=dict)
+    placed: Mapping[str, tuple[Placed, ...]] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
@@ -104,26 +112,32 @@ def _manifest(path: Path, data: bytes) -> Manifest | None:
                                   help="export the model again, or compare the file alone, in a folder without a manifest")])
 
 
-def emitted(compiled: Compiled, label: str, like: Exported) -> Exported:
-    """What a spec would be exported as, for the same target and dtype. Raises Diagnostics, as an export does."""
+def emitted(compiled: Compiled, label: str, target: str, dtype: str) -> Exported:
+    """What a spec would be exported as. Raises Diagnostics, as an export does."""
     from ..backends.onnx import emit
-    made = emit(compiled.lowered(), like.target, like.dtype)
-    found = _exported(label, made.model, made.target, made.dtype, FULL, made.sites)
+    made = emit(compiled.lowered(), target, dtype)
     names = {"float32": "FLOAT", "float16": "FLOAT16", "bfloat16": "BFLOAT16", "uint8": "UINT8"}
     held = {r.name: (names[r.element or made.dtype], tuple(r.shape)) for r in made.weights}
-    return Exported(**{**found.__dict__, "weights": {**found.weights, **held}})
+    return _exported(label, made.model, made.target, made.dtype, FULL, made.sites, held)
 
 
-def _exported(label: str, model: Any, target: str, dtype: str, kind: str, sites: Any) -> Exported:
+def _exported(label: str, model: Any, target: str, dtype: str, kind: str, sites: Any,
+              more: Mapping[str, tuple[str, tuple[int, ...]]] | None = None) -> Exported:
+    """`more` are weights that the model does not hold yet."""
     from onnx import TensorProto
     graph = model.graph
-    held = {t.name: (TensorProto.DataType.Name(t.data_type), tuple(t.dims)) for t in graph.initializer}
+    held = {t.name: (TensorProto.DataType.Name(t.data_type), tuple(t.dims)) for t in graph.initializer} | dict(more or {})
+    dtypes = {name: kind for name, (kind, _) in held.items()}
+    told = [{p.key: p.value for p in n.metadata_props} for n in _nodes(graph)]
     return Exported(
         label, target, dtype, kind, {o.domain or MAIN: o.version for o in model.opset_import},
         Counter(f"{n.domain}.{n.op_type}" if n.domain else n.op_type for n in _nodes(graph)),
-        {s["path"]: Site(s["form"], bool(s["fused"]), tuple((m["form"], m["reason"]) for m in s["missed"])) for s in sites},
+        {s["path"]: Site(s["form"], bool(s["fused"]), tuple((m["form"], m["reason"]) for m in s["missed"]), s.get("line", ""))
+         for s in sites},
         {v.name: _typed(v) for v in graph.input if v.name not in held}, {v.name: _typed(v) for v in graph.output},
-        {n: w for n, w in held.items() if not n.startswith("const/")})
+        {n: w for n, w in held.items() if not n.startswith("const/")},
+        {t["nnspec.path"]: t.get("nnspec.line", "") for t in told if "nnspec.path" in t},
+        {provider: tuple(misplaced(model, dtypes, provider)) for provider in (CPU, CUDA)})
 
 
 def _nodes(graph: Any) -> Iterator[Any]:
@@ -155,6 +169,7 @@ class Finding:
     after: Any
     count: int = 1
     note: str = ""
+    line: str = ""                              # of the spec, `gpt2.yaml:12`: of the head, where it is there
 
     @property
     def level(self) -> str:
@@ -164,33 +179,53 @@ class Finding:
         return {"rule": self.rule, "level": self.level, **self.__dict__}
 
 
-def onnx_layer(base: str, head: str, a: Compiled, b: Compiled) -> dict[str, Any]:
-    """The ONNX layer of a comparison of which at least one side is an exported model; a spec is emitted as the other side was."""
+def onnx_layer(base: str, head: str, a: Compiled, b: Compiled, provider: str = "", dtype: str = "") -> dict[str, Any]:
+    """The ONNX layer of a comparison. A spec beside an exported model is emitted as that was; two specs for the `provider`, CUDA where none
+    is given, in `dtype`. Where nodes are placed is told for the provider; where none is given, for that which both are made for."""
     ours = read_exported(base) if is_exported(base) else None
     theirs = read_exported(head) if is_exported(head) else None
     other = ours or theirs
-    assert other is not None
-    if (ours is None or theirs is None) and other.kind not in (FULL, NO_WEIGHTS):
-        return {"sides": [], "findings": [], "note": f"`{other.label}` is exported as {other.kind}: compare it with another export"}
-    if (ours is None or theirs is None) and not (other.target and other.dtype):
-        return {"sides": [], "findings": [], "note": f"`{other.label}` does not say for which target and dtype it was made"}
-    one, two = ours or emitted(a, base, other), theirs or emitted(b, head, other)
-    note = "" if ours and theirs else f"`{base if ours is None else head}` as it would be exported for {other.target} in {other.dtype}"
-    return {"sides": [_side(one), _side(two)], "findings": [f.data() for f in findings(one, two)], "note": note}
+    alone = other is not None and (ours is None or theirs is None)
+    if other and alone and other.kind not in (FULL, NO_WEIGHTS):
+        return _nothing(f"`{other.label}` is exported as {other.kind}: compare it with another export")
+    if other and alone and not (other.target and other.dtype):
+        return _nothing(f"`{other.label}` does not say for which target and dtype it was made")
+    usual = TARGETS[provider or CUDA]
+    target, kind = (other.target, other.dtype) if other else (usual[0], dtype or usual[1])
+    one, two = ours or emitted(a, base, target, kind), theirs or emitted(b, head, target, kind)
+    note = "" if ours and theirs else "both" if other is None else f"`{base if ours is None else head}`"
+    note = note and f"{note} as {'they' if note == 'both' else 'it'} would be exported for {target} in {kind}"
+    where = provider or (CPU if {one.target, two.target} == {"ort-cpu"} else CUDA)
+    return {"sides": [_side(one, where), _side(two, where)], "findings": [f.data() for f in findings(one, two, where)], "note": note,
+            "provider": where, "runtime": runtime()}
 
 
-def _side(x: Exported) -> dict[str, Any]:
+def _nothing(why: str) -> dict[str, Any]:
+    return {"sides": [], "findings": [], "note": why, "provider": "", "runtime": ""}
+
+
+def _side(x: Exported, provider: str) -> dict[str, Any]:
     return {"label": x.label, "target": x.target, "dtype": x.dtype, "kind": x.kind, "opsets": dict(x.opsets),
             "ops": dict(sorted(x.ops.items())),
-            "sites": len(x.sites), "fused": sum(s.fused for s in x.sites.values()), "weights": len(x.weights), "bytes": x.bytes}
+            "sites": len(x.sites), "fused": sum(s.fused for s in x.sites.values()), "weights": len(x.weights), "bytes": x.bytes,
+            "misplaced": [{"where": _listed(p.path for p in found), "op": op, "dtypes": dtypes, "on": on, "count": len(found)}
+                          for (op, dtypes, on), found in _kinds(x.placed.get(provider, ())).items()]}
 
 
-def findings(a: Exported, b: Exported) -> list[Finding]:
-    """Every change from one file to another, copies folded."""
+def _kinds(placed: Iterable[Placed]) -> dict[tuple[str, str, str], list[Placed]]:
+    out: dict[tuple[str, str, str], list[Placed]] = {}
+    for p in placed:
+        out.setdefault((p.op, p.dtypes, p.on), []).append(p)
+    return out
+
+
+def findings(a: Exported, b: Exported, provider: str = CUDA) -> list[Finding]:
+    """Every change from one file to another, copies folded; where nodes are placed, for a provider."""
     out = [Finding(f"onnx.{n}-changed", "", getattr(a, n), getattr(b, n)) for n in ("target", "dtype", "kind")
            if getattr(a, n) != getattr(b, n)]
     out += _opsets(a, b)
     out += _sites(a, b)
+    out += _placements(a, b, provider)
     for what in ("input", "output"):
         ours, theirs = getattr(a, f"{what}s"), getattr(b, f"{what}s")
         out += [Finding(f"onnx.{what}-{_change(ours, theirs, n)}", n, ours.get(n), theirs.get(n))
@@ -227,7 +262,24 @@ def _sites(a: Exported, b: Exported) -> Iterator[Finding]:
         better = (old if lost is new else new).form
         note = next((why for form, why in lost.missed if form == better), next((why for _, why in lost.missed), "")) if lost else ""
         found.setdefault((rule, old.form, new.form, note), []).append(path)
-    yield from _folded(found)
+    yield from _folded(found, a, b)
+
+
+def _placements(a: Exported, b: Exported, provider: str) -> Iterator[Finding]:
+    """Nodes that have no kernel on the provider any more, or have one now, by the path of the spec's node."""
+    ours, theirs = ({p.path: p for p in reversed(x.placed.get(provider, ()))} for x in (a, b))
+    found: dict[tuple[str, Any, Any, str], list[str]] = {}
+    for path in dict.fromkeys((*ours, *theirs)):
+        old, new = ours.get(path), theirs.get(path)
+        was, now = (p.on if p else provider if path in x.lines else None for p, x in ((old, a), (new, b)))
+        bad = [0 if p is None else 2 if p.on == "none" else 1 for p in (old, new)]
+        p = new if bad[1] > bad[0] else old
+        if was == now or p is None:
+            continue
+        rules = ("unsupported", "supported") if 2 in bad else ("fallback", "restored")
+        rule = f"onnx.ep-{rules[bad[1] < bad[0]]}"
+        found.setdefault((rule, was, now, f"{provider.upper()} does not take {p.op} of {p.dtypes}"), []).append(path)
+    yield from _folded(found, a, b)
 
 
 def _weights(a: Exported, b: Exported) -> Iterator[Finding]:
@@ -249,8 +301,14 @@ def _weights(a: Exported, b: Exported) -> Iterator[Finding]:
     yield from _folded(found)
 
 
-def _folded(found: Mapping[tuple[str, Any, Any, str], list[str]]) -> Iterator[Finding]:
+def _folded(found: Mapping[tuple[str, Any, Any, str], list[str]], *sides: Exported) -> Iterator[Finding]:
+    lines = {path: line for x in sides for path, line in (*x.lines.items(), *((p, s.line) for p, s in x.sites.items())) if line}
     for (rule, before, after, note), paths in found.items():
-        names = [n for n, _ in fold((p, "") for p in paths)]
-        where = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        yield Finding(rule, where, before, after, len(paths), note)
+        line = next((lines[p] for p in paths if p in lines), "")
+        yield Finding(rule, _listed(paths), before, after, len(paths), note, line)
+
+
+def _listed(paths: Iterable[str]) -> str:
+    """Paths with their copies folded, three of them at most."""
+    names = [n for n, _ in fold((p, "") for p in dict.fromkeys(paths))]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
