@@ -68,9 +68,7 @@ def diff(specs: tuple[str, ...], commits: str | None, forms: tuple[str, ...], ou
         raise click.UsageError("`--keys`, `--verify`, `--onnx` and `--ep` are about two specs, not a range of commits")
     choice = Choice(**more)
     choice.check(commits, forms)
-    given = click.get_current_context().get_parameter_source("dtype") is ParameterSource.COMMANDLINE
-    asked = replace(choice.asked(keys, run, weights), onnx=onnx or provider is not None, provider=provider or "",
-                    dtype=dtype if given else "")
+    asked = replace(choice.asked(keys, run, weights), onnx=onnx or provider is not None, provider=provider or "", dtype=_given("dtype"))
     found, failures = _compared(specs, commits, dims(items(at), "--at"), dtype, asked, choice.names())
     if failures and commits is None and not outputs and forms[0] in ("text", "json", "github"):
         raise failures[0]
@@ -84,6 +82,12 @@ def diff(specs: tuple[str, ...], commits: str | None, forms: tuple[str, ...], ou
     aside(over)
     if over or any((exit_code and differs(r)) or failing(r, wanted) or broken(r) for r in found):
         raise Failed
+
+
+def _given(name: str) -> str:
+    """An option of this command where it was written; empty where it is the default."""
+    context = click.get_current_context()
+    return str(context.params[name]) if context.get_parameter_source(name) is ParameterSource.COMMANDLINE else ""
 
 
 def _compared(specs: Sequence[str], commits: str | None, sizes: dict[str, int], dtype: str,
