@@ -79,7 +79,8 @@ class Picture:
         self.nodes.append({
             "id": me, "label": o.what, "namespace": "/".join(space), "incomingEdges": _edges(ports),
             "attrs": [_pair("name", o.name), *_attributes(o)],
-            "inputsMetadata": [{"id": str(k), "attrs": [_pair("__tensor_tag", port)]} for k, (port, sources) in enumerate(ports) if sources],
+            "inputsMetadata": [{"id": str(k), "attrs": [_pair("__tensor_tag", port)]}
+                               for k, (port, sources) in enumerate(ports) if sources],
             "outputsMetadata": [_output(str(k), str(t), name) for k, (name, t) in enumerate(zip(node.outputs, node.types, strict=True))]})
         values |= {Value(node.id, k): [(me, str(k))] for k in range(len(node.outputs))}
         values |= {Value(i, 0): [(me, str(len(node.outputs)))] for i in own}              # a parameter of it that another one reads

@@ -60,8 +60,8 @@ def groups(collection):
     return {"/".join(s.split("/")[:k]) + GROUP for s in spaces for k in range(1, s.count("/") + 2)}
 
 
-PAIRS = {"kv heads": (PLAIN, GQA), "ffn": (PLAIN, GATED), "deeper": (PLAIN, DEEPER), "renamed": (PLAIN, RENAMED), "windows": (PLAIN, WINDOWED),
-         "windows back": (WINDOWED, PLAIN), "same": (PLAIN, PLAIN)}
+PAIRS = {"kv heads": (PLAIN, GQA), "ffn": (PLAIN, GATED), "deeper": (PLAIN, DEEPER), "renamed": (PLAIN, RENAMED),
+         "windows": (PLAIN, WINDOWED), "windows back": (WINDOWED, PLAIN), "same": (PLAIN, PLAIN)}
 
 
 @pytest.mark.parametrize("name", PAIRS)
