@@ -81,8 +81,7 @@ def data(report: Report) -> dict[str, Any]:
     beside = html_trees.rows(report)
     return {
         "base": _side(report.base), "head": _side(report.head),
-        "verdicts": [_function(report), _checkpoint(report), _contracts("interface", report.verdict.interface),
-                     _contracts("cache", report.verdict.cache), _cost(report)],
+        "verdicts": _verdicts(report),
         "sizes": words.at(report), "tally": words.tally(report),
         "metrics": [_metric(m) for m in words.rows(report)],
         "edits": [_edit(n, e, report) for n, e in enumerate(report.edits, 1)],
@@ -104,10 +103,15 @@ def _side(side: Side | None) -> dict[str, Any] | None:
 # verdicts
 
 
-def _function(report: Report) -> dict[str, Any]:
+def _verdicts(report: Report) -> list[dict[str, Any]]:
+    """None of a spec that has nothing to be compared with."""
     if report.base is None or report.head is None:
-        return _verdict("function", "ok" if report.base is None else "bad", *(
-            ("new spec", "There is nothing to compare it with.") if report.base is None else ("removed", "The spec is gone.")))
+        return []
+    return [_function(report), _checkpoint(report), _contracts("interface", report.verdict.interface),
+            _contracts("cache", report.verdict.cache), _cost(report)]
+
+
+def _function(report: Report) -> dict[str, Any]:
     tone, text = FUNCTIONS[report.verdict.function]
     return _verdict("function", tone, report.verdict.function, text)
 

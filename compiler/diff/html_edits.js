@@ -1,6 +1,19 @@
 // Verdicts and edits.
 
+const MANY = 4; // changes of a contract that a card shows at once
+
+const contracts = items =>
+  el(
+    'dl',
+    {},
+    items.map(i => [
+      el('dt', {}, text(i.name)),
+      el('dd', {}, values(i.before, i.after, true, true), i.before === null && i.after === null && i.rule),
+    ]),
+  );
+
 function drawVerdicts() {
+  byId('verdicts').hidden = !report.verdicts.length;
   byId('verdicts').replaceChildren(
     el(
       'ul',
@@ -28,22 +41,19 @@ function drawVerdicts() {
               'Silent: ',
               v.silent.map((n, k) => [k ? ', ' : '', editLink(n)]),
             ),
-          v.items &&
-            el(
-              'dl',
-              {},
-              v.items.map(i => [
-                el('dt', {}, text(i.name)),
-                el('dd', {}, values(i.before, i.after, true, true), i.before === null && i.after === null && i.rule),
-              ]),
-            ),
+          v.items && contracts(v.items.slice(0, MANY)),
+          v.items?.length > MANY &&
+            el('details', { class: 'more' }, el('summary', {}, `${v.items.length - MANY} more`), contracts(v.items.slice(MANY))),
         ),
       ),
     ),
   );
-  const alerts = [...report.diagnostics.map(t => ['warn', t]), ...report.notes.map(t => ['note', t]), ...all.failures.map(t => ['bad', t])];
-  byId('alerts').replaceChildren(...alerts.map(([tone, t]) => el('p', { class: `alert ${tone}` }, icon(tone), prose(t))));
+  const alerts = [...report.diagnostics.map(t => ['warn', t]), ...report.notes.map(t => ['note', t]), ];
+  byId('alerts').replaceChildren(...alerts.map(([tone, t]) => el('p', { class: `alert ${tone}` }, icon(tone), prose(t))), ...failures());
 }
+
+/** What could not be compared, as the command prints it. */
+const failures = () => all.failures.map(t => el('p', { class: 'alert bad' }, icon('bad'), text(t)));
 
 /** How much of the parameters each status has. */
 function stack(parts) {

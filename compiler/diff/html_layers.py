@@ -12,6 +12,7 @@ from .file_layer import AS_IS, told
 from .layers import engines, said
 
 Table = dict[str, Any]
+MEASURED = "measured"
 CLAIMS = {True: "holds", False: "wrong", None: "not decided"}
 FIRST = re.compile(r"\{(\d+)[^}]*\}")             # of folded copies, the first: `layers.{0..11}.norm`
 
@@ -40,8 +41,10 @@ def _keys(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _claims(claims: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    rows = [(CLAIMS[c["holds"]], c["what"], c["claim"], c["said"], [f"{r['engine']} {r['dtype']} {r['said']}" for r in c["runs"]])
-            for c in claims]
+    rows = []
+    for c in claims:
+        result = MEASURED if c["claim"] == MEASURED else CLAIMS[c["holds"]]
+        rows.append((result, c["what"], c["claim"], c["said"], [f"{r['engine']} {r['dtype']} {r['said']}" for r in c["runs"]]))
     columns = [("Result", "status"), ("Edit", "code"), ("Claim", "text"), ("Found", "prose"), ("Runs", "list")]
     return {"notes": [f"run with the same weights: {engines(claims)}"], "tables": [table("Claims that were run", columns, rows)]}
 

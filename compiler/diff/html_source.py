@@ -37,7 +37,8 @@ def sources(report: Report) -> dict[str, Any] | None:
 
 
 def _split(text: str | None) -> list[str]:
-    return (text or "").splitlines()
+    lines = [line.removesuffix("\r") for line in (text or "").split("\n")]
+    return lines[:-1] if not lines[-1] else lines
 
 
 def _pairs(base: Sequence[str], head: Sequence[str]) -> Iterator[tuple[str | None, str | None]]:

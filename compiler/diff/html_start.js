@@ -188,12 +188,12 @@ function drawNothing() {
   byId('verdicts').append(
     el(
       'div',
-      { class: 'empty hero' },
+      { class: `empty hero ${failed ? 'bad' : 'ok'}` },
       icon(failed ? 'bad' : 'ok'),
       el('b', {}, failed ? (failed === 1 ? 'The comparison failed' : `${plural(failed, 'comparison')} failed`) : 'No spec differs.'),
     ),
   );
-  byId('alerts').append(...all.failures.map(t => el('p', { class: 'alert bad' }, icon('bad'), text(t))));
+  byId('alerts').append(...failures());
 }
 
 function start() {

@@ -22,18 +22,21 @@ const CELLS = {
 const RIGHT = ['amount', 'number', 'delta'];
 const WRAPPED = ['path', 'prose', 'change', 'list'];
 
-/** Rows are lists of cells, or `{ cells, ...attributes }`. */
-function table(label, columns, rows) {
+const blank = cell => cell === null || cell === '' || (Array.isArray(cell) && cell.length === 0);
+
+/** Columns in which nothing stands are left out. Rows are lists of cells, or `{ cells, ...attributes }`. */
+function table(label, allColumns, allRows) {
+  const lists = allRows.map(r => (Array.isArray(r) ? { cells: r } : r));
+  const used = allColumns.map((c, k) => k === 0 || !lists.length || lists.some(r => !blank(r.cells[k])));
+  const columns = allColumns.filter((c, k) => used[k]);
+  const rows = lists.map(r => ({ ...r, cells: r.cells.filter((c, k) => used[k]) }));
   const classes = columns.map(([, kind]) => [!RIGHT.includes(kind) && 'start', WRAPPED.includes(kind) && 'wrap'].filter(Boolean).join(' '));
   const heads = columns.map(([name], k) => (name ? el('th', { scope: 'col', class: classes[k] || null }, name) : el('td')));
   const made = (cell, k) => {
-    const content = cell instanceof Node ? cell : cell === null || cell === '' ? '' : CELLS[columns[k][1]](cell);
+    const content = cell instanceof Node ? cell : blank(cell) ? '' : CELLS[columns[k][1]](cell);
     return el(k ? 'td' : 'th', { scope: k ? null : 'row', class: classes[k] || null }, content);
   };
-  const row = r => {
-    const { cells, ...attributes } = Array.isArray(r) ? { cells: r } : r;
-    return el('tr', attributes, cells.map(made));
-  };
+  const row = ({ cells, ...attributes }) => el('tr', attributes, cells.map(made));
   const whole = el('table', {}, el('thead', {}, el('tr', {}, heads)), el('tbody', {}, rows.map(row)));
   return el('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': label }, whole);
 }
@@ -47,7 +50,7 @@ function drawCosts() {
   const gauge = m => {
     const bar = el('i', { class: tone(m.delta) });
     bar.style.width = `${(Math.min(Math.abs(m.percent || 0), 100) / most) * 50}%`;
-    return m.delta && m.percent !== null && el('span', { class: 'gauge', 'aria-hidden': 'true' }, bar);
+    return Boolean(m.delta) && m.percent !== null && el('span', { class: 'gauge', 'aria-hidden': 'true' }, bar);
   };
   const columns = [['', 'text'], ['Before', 'amount'], ['After', 'amount'], ['Delta', 'amount'], ['Change', 'number']];
   const rows = report.metrics.map(m => ({

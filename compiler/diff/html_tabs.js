@@ -27,7 +27,7 @@ function makeTabs() {
 }
 
 function addTab(id, title, draw, count, stops) {
-  const section = el('section', { id, role: 'tabpanel', 'aria-labelledby': `tab-${id}`, class: 'panel' });
+  const section = el('section', { id, role: 'tabpanel', 'aria-labelledby': `tab-${id}`, class: 'panel', tabindex: -1 });
   const attributes = { type: 'button', id: `tab-${id}`, role: 'tab', 'aria-controls': id, 'aria-selected': 'false', tabindex: -1 };
   const tab = { id, title, section, draw, count, stops, dirty: true };
   const choose = () => {

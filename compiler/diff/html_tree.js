@@ -36,21 +36,21 @@ function drawTree(section = byId('tree')) {
   const scrolled = section.querySelector('.tree')?.scrollTop || 0;
   const grid = el(
     'div',
-    { class: 'tree view', role: 'treegrid', 'aria-label': 'Architecture', 'aria-colcount': 2 },
+    { class: `tree view ${report.base && report.head ? '' : 'alone'}`, role: 'treegrid', 'aria-label': 'Architecture', 'aria-colcount': 2 },
     el(
       'div',
       { role: 'rowgroup', class: 'top' },
       el(
         'div',
         { class: 'row heads', role: 'row' },
-        el('div', { class: 'cell', role: 'columnheader' }, text(label(report.base, 'Base'))),
-        el('div', { class: 'cell', role: 'columnheader' }, text(label(report.head, 'Head'))),
+        report.base && el('div', { class: 'cell', role: 'columnheader' }, text(label(report.base, 'Base'))),
+        report.head && el('div', { class: 'cell', role: 'columnheader' }, text(label(report.head, 'Head'))),
       ),
     ),
     body,
   );
   const legend = Object.entries(SIGNS)
-    .filter(([m]) => tree.some(r => r.m === m && m !== 'same'))
+    .filter(([m]) => report.base && report.head && tree.some(r => r.m === m && m !== 'same'))
     .map(([m, s]) => el('span', {}, el('b', { class: m }, s), m));
   section.replaceChildren(titled('Architecture', el('div', { class: 'legend' }, legend)), grid);
   grid.scrollTop = scrolled;

@@ -12,7 +12,12 @@ function svg(name, attributes = {}, ...children) {
 }
 
 function indexWiring() {
+  const alone = !report.base || !report.head; // nothing to compare with: the picture of what is there
   for (const d of report.wiring.drawings) {
+    for (const x of alone ? [...d.boxes, ...d.wires] : []) {
+      x.m = 'same';
+      x.lines = x.lines?.map(([a, b]) => [a ?? b, a ?? b]);
+    }
     d.boxes.forEach(b => {
       b.hay = [...b.lines.flat(), b.k, SIGNS[b.m] && b.m].filter(Boolean).join(' ').toLowerCase();
     });
@@ -46,10 +51,11 @@ function setTogether(value) {
   together = value;
   const tab = tabs.find(t => t.id === 'wiring');
   if (!tab) return;
+  const pressed = document.activeElement?.closest('.modes');
   tab.dirty = true;
   if (showing !== tab) showTab('wiring');
   else drawTab(tab);
-  tab.section.querySelector('.modes [aria-pressed="true"]').focus({ preventScroll: true });
+  if (pressed) tab.section.querySelector('.modes [aria-pressed="true"]').focus({ preventScroll: true });
 }
 
 function drawing(d) {
@@ -139,8 +145,8 @@ function box(b, side) {
     svg('rect', { width: w, height: h, rx: b.kind === 'node' ? 7 : h / 2 }),
     SIGNS[b.m] && svg('text', { class: 'mark', x: 11, y: 20, 'aria-hidden': 'true' }, SIGNS[b.m]),
     svg('text', { class: 'name', x: SIGNS[b.m] ? 26 : 11, y: 20 }, line(name, side, false)),
-    b.lines.slice(1).map((l, k) => svg('text', { x: 11, y: 37 + 17 * k }, line(l, side, b.lines[0][0] !== null && b.lines[0][1] !== null))),
-    b.e && b.e.length > 0 && svg('text', { class: 'edits', x: w - 10, y: 20 }, b.e.map(n => `#${n}`).join(' ')),
+    b.lines.slice(1).filter(([o, n]) => (side === 'base' ? o : side === 'head' ? n : true) !== null).map((l, k) => svg('text', { x: 11, y: 37 + 17 * k }, line(l, side, b.lines[0][0] !== null && b.lines[0][1] !== null))),
+    b.tag && svg('text', { class: 'edits', x: w - 10, y: 20 }, b.tag),
   ];
   const place = { class: classes, transform: `translate(${x} ${y})` };
   if (b.kind !== 'node') return svg('g', place, parts);

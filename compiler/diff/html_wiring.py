@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..render import clean
 from .html_layout import Wire, layout
 from .html_trees import Mark, Row, key
 from .report import Outline, Report, Where
@@ -13,7 +14,7 @@ from .words import value
 
 MOST, DRAWINGS = 40, 12         # boxes of one drawing, and drawings
 LETTERS, LETTER, LINE, PADDING = 30, 7.3, 17.0, 11.0            # of text in boxes: most letters of a line, and sizes in pixels
-FACTS = 3                       # differences that a box tells
+FACTS, EDITS = 3, 3             # differences and edits that a box tells
 SIDES = ("base", "head")
 OUTPUT = "▸ "                   # before the name of an output
 
@@ -30,11 +31,16 @@ class Box:
     lines: list[tuple[str | None, str | None]] = field(default_factory=list)
 
     @property
+    def tag(self) -> str:
+        """The edits that touched it."""
+        edits = self.row.edits if self.row else []
+        return " ".join(f"#{n}" for n in edits[:EDITS]) + ("…" if len(edits) > EDITS else "")
+
+    @property
     def size(self) -> tuple[float, float]:
         longest = max(_letters(*line) for line in (self.name, *self.lines))
         sign = 2 if self.mark != "same" else 0
-        chips = 4 * len(self.row.edits) if self.row else 0
-        letters = max(longest, _letters(*self.name) + sign + chips)
+        letters = max(longest, _letters(*self.name) + sign + (len(self.tag) + 1 if self.tag else 0))
         return round(letters * LETTER + 2 * PADDING, 1), round((1 + len(self.lines)) * LINE + 2 * PADDING - 6, 1)
 
 
@@ -181,6 +187,7 @@ def _letters(old: str | None, new: str | None) -> int:
 
 
 def _cut(text: str) -> str:
+    text = clean(text)
     return text if len(text) <= LETTERS - 2 else f"{text[:LETTERS - 3]}…"
 
 
@@ -242,6 +249,6 @@ def _mark(base: Sequence[str], head: Sequence[str]) -> str:
 def _box(b: Box, at: tuple[float, ...]) -> dict[str, Any]:
     made: dict[str, Any] = {"at": list(at), "kind": b.kind, "m": b.mark, "lines": [list(b.name), *map(list, b.lines)]}
     if b.row is not None:
-        made |= {"k": key(b.row.node.where), "e": b.row.edits, "d": b.row.changes}
+        made |= {"k": key(b.row.node.where), "e": b.row.edits, "tag": b.tag}
     return made
 

@@ -1,17 +1,28 @@
 """Pages of the HTML report, and a browser that shows them."""
 
+from dataclasses import replace
+
 import pytest
 from nnspec.diff.html import page
+from nnspec.diff.lock import of
+from nnspec.diff.sides import compare_locks
 
 from .browser import Browser, chromium
 from .hostile import hand_made
-from .pairs import GPT2, MODERN, WINDOW, report
+from .pairs import GPT2, MODERN, WINDOW, compiled, report
 
 
 @pytest.fixture(scope="package")
 def reports():
     return {"modern": report(GPT2, MODERN), "window": report(GPT2, WINDOW), "same": report(GPT2, f"{GPT2}# a remark\n"),
-            "hostile": hand_made()}
+            "hostile": hand_made(), "lock": compare_locks(of(compiled(GPT2)), of(compiled(MODERN)), ("a.nnspec.lock", "b.nnspec.lock")),
+            **alone(report(GPT2, MODERN))}
+
+
+def alone(found):
+    """A spec that was added, and one that was removed."""
+    rest = {"edits": (), "tensors": (), "metrics": ()}
+    return {"new": replace(found, base=None, **rest), "gone": replace(found, head=None, **rest)}
 
 
 @pytest.fixture(scope="package")
@@ -31,6 +42,7 @@ def files(reports, tmp_path_factory):
         (folder / f"{name}.html").write_text(page([found]), "utf-8")
     (folder / "several.html").write_text(page([reports["window"], reports["modern"]], ["error: </script> cannot be read"]), "utf-8")
     (folder / "none.html").write_text(page([]), "utf-8")
+    (folder / "failed.html").write_text(page([], ["error: no op `liner` <b>"]), "utf-8")
     return folder
 
 

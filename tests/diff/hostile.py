@@ -49,7 +49,8 @@ def hand_made(texts=HOSTILE):
     levels = ("breaking", "warning", "info")
     edits = tuple(replace(edit, title=x, rule=f"rule-{k}", level=levels[k % 3]) for k, x in enumerate(texts))
     contracts = tuple(Contract("interface.input-changed", x, x, x, "breaking") for x in texts)
+    layers = {"onnx": hostile_onnx(t), "keys": hostile_keys(t), "verify": hostile_claims(t), "checkpoint": hostile_weights(t),
+              t[0]: {x: [x, 3] for x in texts}}
     return Report(*sides, Verdict("changed", "silent", (edits[0].id,), contracts, contracts), edits, edit.tensors,
                   (Metric("parameters", "numbers", 17, 35), Metric("cache", "bytes", None, 2**21)), {"B": 1, t[3]: 7}, texts, texts, True,
-                  {"onnx": hostile_onnx(t), "keys": hostile_keys(t), "verify": hostile_claims(t),
-                   "checkpoint": hostile_weights(t), t[0]: {x: [x, 3] for x in texts}})
+                  layers=layers)
