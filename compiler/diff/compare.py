@@ -17,6 +17,7 @@ from ..pipeline import Compiled
 from .costs import Facts, facts, metrics
 from .function import same_function
 from .interface import contracts
+from .moves import followed as followed_moves
 from .moves import without_moves
 from .outline import outline, outputs
 from .plan import followed
@@ -28,6 +29,7 @@ from .texts import named, texts
 from .tree import ASIDE, Group, aside, at, canonical
 from .verdict import checkpoint_class, conversion, level, told, touched, worst
 
+MOVED = {"node.renamed", "node.moved", "block.moved"}
 SYMBOLS = {"added": "+", "increased": "+", "removed": "-", "decreased": "-", "renamed": ">", "moved": ">", "shifted": ">"}
 
 
@@ -55,6 +57,7 @@ def compare(base: Compiled, head: Compiled, labels: tuple[str, str], sizes: Mapp
     edits = [edit(s, at_sizes(s.before), at_sizes(s.after), tree) for s in steps]
     before, after = at_sizes(base.graph), at_sizes(head.graph)
     total = without_moves(compare_graphs(base.graph, head.graph, _names(head, steps)), base.graph, head.graph)
+    total.tensors = followed_moves(total.tensors, [s.found.tensors for s in steps])
     mapping, said = _aside(base, head, total, edits)
     edits += mapping
     if not any(RULES[f.rule].effect == "function" for e in edits for f in e.consequences) and not same_function(base.graph, head.graph):
@@ -130,7 +133,7 @@ def edit(step: Step, before: Facts, after: Facts, tree: TreeMapping | None) -> E
         first.rule, level(checkpoint, found, interface), SYMBOLS.get(first.rule.rsplit("-", 1)[-1].rsplit(".", 1)[-1], "~"),  # type: ignore[arg-type]
         title(step.group, first.rule), first.before, first.after, where, step.group.keys, _place(step.group, "before", None),
         _place(step.group, "after", tree), touched(checkpoint, found, interface, deltas, before.layout != after.layout), checkpoint,
-        tuple(found), changed, deltas, way, _evidence(step) if first.rule == "node.renamed" else "path",
+        tuple(found), changed, deltas, way, _evidence(step) if MOVED & {f.rule for f in found} else "path",
         tuple(dict.fromkeys(f.note for f in found if f.note and (way is None or f.note != way.text))))
 
 

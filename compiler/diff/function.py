@@ -98,7 +98,7 @@ class _Meaning:
     ends: list[str] = field(default_factory=list)
 
     def hash(self) -> str:
-        return _hash(*self.ends, *sorted(_hash(*sorted(uses)) for uses in self.uses.values()))
+        return _hash(*self.ends, *sorted({_hash(*sorted(uses)) for uses in self.uses.values()}))
 
     def readers(self) -> dict[str, list[str]]:
         """What reads a parameter to the path patterns of those that it reads."""
@@ -127,8 +127,8 @@ class _Meaning:
             missing = _Made(_hash("absent"))
             inside = self.region(body, [_given(node.inputs.get(a.name), found) or missing for a in body.arguments], path, ())
             return [inside[v] for _, v in body.outputs]
-        made = self.control(node, found, path) if isinstance(node.op, Control) else self.op(node, found)
-        return [_Made(_hash(made, str(k))) for k in range(len(node.outputs))]
+        made, ends = self.control(node, found, path) if isinstance(node.op, Control) else (self.op(node, found), {})
+        return [_Made(ends.get(o) or _hash(made, str(k))) for k, o in enumerate(node.outputs)]
 
     def op(self, node: Node, found: Mapping[Value, _Made]) -> str:
         said = {f.name: repr(getattr(node.op, f.name)) for f in dataclasses.fields(node.op) if f.name not in SAID_BY_TYPES}
@@ -137,10 +137,12 @@ class _Meaning:
         self.read(node, found, made)
         return made
 
-    def control(self, node: Node, found: Mapping[Value, _Made], path: tuple[Any, ...]) -> str:
-        """A repeat, a branch or a scan: its bodies from arguments that are told by what is given for them and by their part in it."""
+    def control(self, node: Node, found: Mapping[Value, _Made], path: tuple[Any, ...]) -> tuple[str, dict[str, str]]:
+        """A repeat, a branch or a scan: its bodies from arguments that are told by what is given for them and by their part in it. Of a
+        repeat also the hashes of what its last copy gives."""
         op = node.op
         inner, orders = [], []
+        chained = isinstance(op, Repeat) and not op.each
         for k, body in enumerate(op.bodies):
             needed = live(body)
             read = {v.output for n in body.nodes if n.id in needed for v in n.values if v.node == ARGUMENT}
@@ -148,7 +150,8 @@ class _Meaning:
             order = {a: i for i, a in enumerate(sorted(read))}
             orders.append({a.name: order.get(i) for i, a in enumerate(body.arguments)})
             given = [_Made(_hash("argument", str(order.get(i)), self.part(op, a.name),
-                                 _hashes(node.inputs.get(a.name), found))) for i, a in enumerate(body.arguments)]
+                                 "" if chained and a.name in op.carry else _hashes(node.inputs.get(a.name), found)))
+                     for i, a in enumerate(body.arguments)]
             inside = self.region(body, given, (*path, k), ())
             inner.append(_hash(*(inside[v].hash for _, v in body.outputs)))
         outputs = {o: i for i, (o, _) in enumerate(op.bodies[0].outputs)}
@@ -159,7 +162,19 @@ class _Meaning:
         rest = [repr(getattr(op, n, None)) for n in ("share", "axis", "length", "backward", "route")]
         made = _hash(type(op).__name__, *how, repr(carried), *route, *rest, self.renamed(str(getattr(op, "extent", ""))), self.types(node))
         self.read(node, found, made)
-        return made
+        return made, self.chain(node, found, how, orders[0]) if chained else {}
+
+    def chain(self, node: Node, found: Mapping[Value, _Made], how: list[str], order: Mapping[str, int | None]) -> dict[str, str]:
+        """What the last copy of a repeat gives, copy after copy, so that a stack is the same as its halves one after the other."""
+        op = node.op
+        carried = sorted(op.carry, key=lambda a: str(order.get(a)))
+        state = {a: _hashes(node.inputs.get(a), found) for a in carried}
+        given: dict[str, str] = {}
+        for k, body in enumerate(how):
+            made = _hash("copy", body, *(state[a] for a in carried), str(k - op.share[k]))
+            given = {o: _hash(made, str(i)) for i, (o, _) in enumerate(op.bodies[0].outputs)}
+            state = {a: given[op.carry[a]] for a in carried}
+        return given
 
     def part(self, op: Any, argument: str) -> str:
         """Whether an argument is carried, or which elements the copies take of it."""

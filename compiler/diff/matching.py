@@ -121,17 +121,43 @@ def _by_hash(a: Region, b: Region, left: dict[str, Node], right: dict[str, Node]
 def _by_likeness(left: dict[str, Node], right: dict[str, Node], pair: Any) -> bool:
     """Blocks with much in common, the likest first; True where there are too many to try."""
     olds, news = [n for n in left.values() if bodies(n)], [n for n in right.values() if bodies(n)]
-    scored = [(_dice(x, y), x, y) for x in olds[:MOST] for y in news[:MOST] if type(x.op) is type(y.op)]
+    scored = [(likeness(x, y)[0], x, y) for x in olds[:MOST] for y in news[:MOST] if type(x.op) is type(y.op)
+              and not (_holds(x, y) or _holds(y, x))]
     for score, x, y in sorted(scored, key=lambda s: (-s[0], s[1].name, s[2].name)):
         if score >= LIKE and x.name in left and y.name in right:
             pair(x, y, "similarity")
     return max(len(olds), len(news)) > MOST
 
 
-def _dice(x: Node, y: Node) -> float:
-    ours, theirs = (Counter(name_of(n) or type(n.op).__name__ for body in bodies(k) for _, _, n in walk(body)) for k in (x, y))
-    total = ours.total() + theirs.total()
-    return 0.0 if min(ours.total(), theirs.total()) < LEAST else 2 * (ours & theirs).total() / total
+def _holds(outer: Node, inner: Node) -> bool:
+    """Whether a block is inside another, so that this one is around it, and does not stand for it."""
+    return isinstance(inner.op, Call) and any(isinstance(n.op, Call) and body_hash(n.op.body) == body_hash(inner.op.body)
+                                              for body in bodies(outer) for _, _, n in walk(body))
+
+
+@lru_cache(maxsize=4096)
+def _contents(x: Region | Node) -> tuple[Counter[str], Counter[str]]:
+    """The kinds of all nodes inside, and their hashes, children without theirs."""
+    kinds: Counter[str] = Counter()
+    exact: Counter[str] = Counter()
+    for body in (x,) if isinstance(x, Region) else bodies(x):
+        for _, region, n in walk(body):
+            kinds[name_of(n) or type(n.op).__name__] += 1
+            exact[type(n.op).__name__ if isinstance(n.op, Control) else fingerprint(region, n)] += 1
+    return kinds, exact
+
+
+def size(x: Region | Node) -> int:
+    """Nodes inside; one for an op."""
+    return _contents(x)[0].total() if isinstance(x, Region) or bodies(x) else 1
+
+
+def likeness(x: Region | Node, y: Region | Node) -> tuple[float, float]:
+    """What two blocks have in common, of 1 (Dice's coefficient of their nodes): by kinds, and by hashes; 0 where one is small."""
+    if min(size(x), size(y)) < LEAST:
+        return 0.0, 0.0
+    kinds, exact = (2 * (a & b).total() / (a.total() + b.total()) for a, b in zip(_contents(x), _contents(y), strict=True))
+    return kinds, exact
 
 
 def _parameters(a: Region, b: Region, found: Matched) -> None:

@@ -21,6 +21,11 @@ class At:
         return At(below(self.base, old), below(self.head, new),
                   (below(self.tensors[0], old), below(self.tensors[1], new)) if self.tensors else None)
 
+    def single(self, side: int) -> At:
+        """The first copy of the stack that one side is."""
+        first = [[copy(w, (0,)) if k == side else w for k, w in enumerate(both)] for both in ((self.base, self.head), self.tensors or ())]
+        return At(first[0][0], first[0][1], (first[1][0], first[1][1]) if self.tensors else None)
+
     def copies(self, pairs: Sequence[tuple[int, int]], owning: Sequence[tuple[int, int]]) -> At:
         """The copies of a repeat under its path."""
         old, new = tuple(i for i, _ in pairs), tuple(j for _, j in pairs)

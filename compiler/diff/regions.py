@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..ir.graph import ARGUMENT, Branch, Call, Control, Graph, Input, Node, Region, Repeat, Scan, Value, bodies, join
+from ..ir.graph import Branch, Call, Control, Graph, Node, Region, Repeat, Scan, join
 from ..ir.parameters import is_parameter, makers, parameter_table
 from . import concepts
 from .align import align
 from .concepts import name_of, node_concept, plain
 from .fold import fold_findings, fold_tensors
-from .matching import Matched, body_hash, essence, live, match, parameters_of, source
+from .matching import Matched, body_hash, live, match, parameters_of
 from .place import At, below, copy
 from .report import Consequence, TensorChange, Where
 from .rules import RULES
 from .stacks import Stack, by_body
+from .strays import Pair, Stray, controls, lone, loose, paired, same_inside, stray, wrapped
+from .wiring import Wiring
 
 
 @dataclass
@@ -36,17 +37,23 @@ def compare_graphs(a: Graph, b: Graph, declared: Mapping[str, Mapping[str, str]]
     work = _Comparison(declared or {})
     top = Where("")
     work.region(a.root, b.root, At(top, top, (top, top)), work.declared.get("", {}))
+    work.finish()
     found = work.found
     found.findings = fold_findings(found.findings)
     found.tensors = fold_tensors(found.tensors)
     return found
 
 
-class _Comparison:
+class _Comparison(Wiring):
     def __init__(self, declared: Mapping[str, Mapping[str, str]]):
         self.declared = declared
         self.found = Found()
         self.quiet = 0
+        self.gone: list[Stray] = []                                     # of one side alone: found again at the end, or told
+        self.come: list[Stray] = []
+        self.swaps: list[tuple[Stray, Stray]] = []                      # that stand in each other's place
+        self.stacks: list[tuple[Stack, list[list[str]], list[Stray], list[Stray]]] = []
+        self.settled = False
 
     # what is told
 
@@ -70,16 +77,19 @@ class _Comparison:
         self.found.truncated |= found.truncated
         back = {new: old for old, new in found.nodes.items()}
         owned = makers(a), makers(b)
+        kept = [(o, n) for o, n in found.nodes.items() if not controls(a.nodes[o], b.nodes[n])]
+        apart = (set(), set()) if self.direct else (loose(a, [o for o, _ in kept]), loose(b, [n for _, n in kept]))
         for new in b.nodes:
             old = back.get(new.id)
             if new.id in owned[1]:
-                self.made(a.nodes[old] if old is not None else None, new, at)
+                if new.id not in apart[1]:
+                    self.made(a.nodes[old] if old is not None else None, new, at)
             elif old is None:
                 self.added(b, new, at)
             else:
                 self.node(a, b, a.nodes[old], new, at, found)
         for old_node in a.nodes:
-            if old_node.id in found.nodes:
+            if old_node.id in found.nodes or old_node.id in apart[0]:
                 continue
             if old_node.id in owned[0]:
                 self.made(old_node, None, at)
@@ -114,26 +124,70 @@ class _Comparison:
         for base, before in old.values():
             self.tensor(base, None, before, None)
 
-    def outputs(self, a: Region, b: Region, at: At, found: Matched) -> None:
-        """What a region gives: an output may come from another node. Those of the model are known by name."""
-        if not at.head.pattern:
-            ours = dict(a.outputs)
-            for name, y in b.outputs:
-                if name in ours:
-                    self.wired(a, b, ours[name], y, found, at, name)
-        elif len(a.outputs) == len(b.outputs):
-            for (_, x), (name, y) in zip(a.outputs, b.outputs, strict=True):
-                self.wired(a, b, x, y, found, at, name)
-
     # nodes that one side has
 
+    @property
+    def direct(self) -> bool:
+        """Whether what one side has is told at once, and not looked for on the other."""
+        return self.quiet > 0 or self.settled
+
     def added(self, region: Region, node: Node, at: At) -> None:
-        self.alone(region, node, below(at.head, node.name), "added")
-        self.rows([], _held(region, node), at, {})
+        if self.direct:
+            self.alone(region, node, below(at.head, node.name), "added")
+            self.rows([], _held(region, node), at, {})
+        else:
+            self.come.append(self.stray(region, node, at, 1))
 
     def removed(self, region: Region, node: Node, at: At) -> None:
-        self.alone(region, node, below(at.base, node.name), "removed")
-        self.rows(_held(region, node), [], at, {})
+        if self.direct:
+            self.alone(region, node, below(at.base, node.name), "removed")
+            self.rows(_held(region, node), [], at, {})
+        else:
+            self.gone.append(self.stray(region, node, at, 0))
+
+    def stray(self, region: Region, node: Node, at: At, side: int) -> Stray:
+        own = at.tensors and below(at.tensors[side], node.name)
+        return stray(region, node, below((at.base, at.head)[side], node.name), own)
+
+    def finish(self) -> None:
+        """What only one side has: that which moved is told as such, all else as gone and come."""
+        self.settled = True
+        found, truncated = paired(self.gone, self.come, self.swaps)
+        self.found.truncated |= truncated
+        for p in found:
+            self.moved(p)
+        told = {id(s) for pair in self.swaps for s in pair} | {id(s) for _, _, *sides in self.stacks for side in sides for s in side}
+        for strays, what in ((self.gone, "removed"), (self.come, "added")):
+            for s in strays:
+                if s.node is not None and s.other is None and not s.spilled and id(s) not in told:
+                    self.alone(s.region, s.node, s.where, what)
+                for where, shape in s.tensors():
+                    self.tensor(where if what == "removed" else None, where if what == "added" else None,
+                                shape if what == "removed" else None, shape if what == "added" else None)
+        for stack, hashes, gone, come in self.stacks:
+            stack.tell(hashes, *(frozenset(i for s in side if s.other is not None for i in s.where.copies[-1]) for side in (gone, come)))
+
+    def moved(self, p: Pair) -> None:
+        """A block in another place, and what else is different in it."""
+        old, new = p.old, p.new
+        self.found.evidence.add("similarity" if not p.exact else "hash" if p.sure else "hash, in order")
+        note = f"`{old.where}` is {'' if p.exact else 'probably '}`{new.where}` now" + (
+            ": much is alike" if not p.exact else "" if p.sure else ", or one that is equal to it")
+        both = (old.own, new.own) if p.exact and p.sure and old.own is not None and new.own is not None else None
+        at = At(old.where, new.where, both)
+        if old.node is None and new.node is None and old.where.pattern == new.where.pattern:
+            self.tell("block.moved", at.head, list(old.where.copies[-1]), list(new.where.copies[-1]), note)
+        else:
+            self.tell("node.moved", at.head, str(at.base), str(at.head), note)
+        if old.body is not None and new.body is not None:
+            if old.body.name != new.body.name:
+                self.tell("block.renamed", at.head, old.body.name, new.body.name)
+            self.region(old.body, new.body, at, self.declared.get(new.body.name, {}))
+        elif old.node is not None and new.node is not None:
+            if isinstance(new.node.op, Control):
+                self.control(old.node, new.node, at)
+            else:
+                self.rows(list(old.below()), list(new.below()), at, {})
 
     def alone(self, region: Region, node: Node, where: Where, what: str) -> None:
         text: Any
@@ -161,6 +215,8 @@ class _Comparison:
         if isinstance(old.op, Control) and type(old.op) is type(new.op):
             self.ports(a, b, old, new, at, found)
             self.control(old, new, here)
+        elif isinstance(old.op, Call | Repeat) and isinstance(new.op, Call | Repeat) and self.stacked(a, b, old, new, at, found):
+            return
         elif isinstance(old.op, Control) or isinstance(new.op, Control) or name_of(old) != name_of(new):
             self.swapped(a, b, old, new, at)
         else:
@@ -170,12 +226,37 @@ class _Comparison:
             if is_parameter(old):
                 self.rows(list(parameters_of(a, old)), list(parameters_of(b, new)), at, {new.name: old.name})
 
+    def stacked(self, a: Region, b: Region, old: Node, new: Node, at: At, found: Matched) -> bool:
+        """One block that became a stack of it, or the other way round: False where it is neither."""
+        grown = isinstance(new.op, Repeat)
+        stack, one = (new.op, old.op) if grown else (old.op, new.op)
+        if body_hash(stack.bodies[stack.schedule[0]]) != body_hash(one.body):
+            return False
+        here = at.under(old.name, new.name)
+        more = tuple(range(1, len(stack.schedule)))
+        if more:
+            self.tell(*(("stack.count-increased", copy(here.head, more), 1, len(more) + 1) if grown else
+                        ("stack.count-decreased", copy(here.base, more), len(more) + 1, 1)))
+        else:
+            self.tell("node.moved", here.head, *((old.name, f"{new.name}[0]") if grown else (f"{old.name}[0]", new.name)))
+        self.ports(a, b, old, new, at, found)
+        first = here.single(int(grown))
+        bodies_ = (one.body, stack.bodies[stack.schedule[0]])
+        self.region(*(bodies_ if grown else bodies_[::-1]), first, {})
+        self.lone(stack, more, here, grown)
+        return True
+
     def swapped(self, a: Region, b: Region, old: Node, new: Node, at: At) -> None:
         """One op or block in the place of another."""
         (kind, before), (other, after) = node_concept(old), node_concept(new)
         rule = f"{kind}.type-changed" if kind == other and f"{kind}.type-changed" in RULES else "node.swapped"
         self.tell(rule, below(at.head, new.name), before, after)
-        self.rows(_held(a, old), _held(b, new), at, {})             # those that ops made are matched by their ports
+        if self.direct or not controls(old, new):
+            self.rows(_held(a, old), _held(b, new), at, {})         # those that ops made are matched by their ports
+            return
+        self.swaps.append((self.stray(a, old, at, 0), self.stray(b, new, at, 1)))
+        self.gone.append(self.swaps[-1][0])
+        self.come.append(self.swaps[-1][1])
 
     def heads(self, a: Region, b: Region, old: Node, new: Node, here: At) -> None:
         if name_of(new) == "attention":
@@ -198,70 +279,6 @@ class _Comparison:
                 self.tell(rule, where, before, after)
             else:
                 self.tell(rule or "node.attribute-changed", where, {_key(f): plain(before)}, {_key(f): plain(after)})
-
-    # wiring
-
-    def ports(self, a: Region, b: Region, old: Node, new: Node, at: At, found: Matched) -> None:
-        owned = () if isinstance(new.op, Control) else {*old.op.parameters(), *new.op.parameters()}
-        for port in dict.fromkeys((*old.inputs, *new.inputs)):
-            before, after = old.inputs.get(port), new.inputs.get(port)
-            if port in owned:
-                self.parameter(a, b, port, before, after, old, new, at, found)
-            elif isinstance(before, tuple) or isinstance(after, tuple):
-                self.listed(a, b, _tuple(before), _tuple(after), found, at, new)
-            elif not isinstance(new.op, Control) or (before is not None and after is not None):
-                self.wired(a, b, before, after, found, at, new.name, port)
-
-    def wired(self, a: Region, b: Region, before: Input, after: Input, found: Matched, at: At, name: str, port: str = "") -> None:
-        """One input. What changes because a node came or went is told with that node."""
-        if not isinstance(before, Value | None) or not isinstance(after, Value | None):
-            return
-        x, y = before and source(a, before), after and source(b, after)
-        if (x and found.value(x)) == y and (x is not None or y is None):
-            return
-        gone = x is not None and found.value(x) is None
-        come = y is not None and y not in {found.value(v) for v in _values(a)}
-        if not gone and not come:
-            node = next((n for n in b.nodes if n.name == name), None)
-            norm = node is not None and node_concept(node)[0] == "norm"
-            rule = "norm.placement-changed" if norm else "node.rewired"
-            self.tell(rule, below(at.head, name), x and a.label(x), y and b.label(y),
-                      f"reads {_said(b, y)} instead of {_said(a, x).rstrip(',')}" if x and y
-                      else f"`{port}` is {'no longer ' if y is None else ''}given")
-
-    def listed(self, a: Region, b: Region, before: tuple[Value, ...], after: tuple[Value, ...], found: Matched, at: At, node: Node) -> None:
-        name = node.name
-        if len(before) == len(after):
-            moved = [found.value(source(a, v)) for v in before]
-            if name_of(node) in concepts.COMMUTATIVE and None not in moved and Counter(moved) == Counter(source(b, v) for v in after):
-                if moved != [source(b, v) for v in after]:
-                    self.tell("node.respelled", below(at.head, name), [a.label(v) for v in before], [b.label(v) for v in after])
-                return
-            for x, y in zip(before, after, strict=True):
-                self.wired(a, b, x, y, found, at, name)
-            return
-        ours = [source(a, v) for v in before]
-        theirs = [source(b, v) for v in after]
-        kept = {found.value(v) for v in ours}
-        if all(found.value(v) is not None for v in ours) and all(v in kept or found_back(found, v) for v in theirs):
-            self.tell("node.rewired", below(at.head, name), [a.label(v) for v in ours], [b.label(v) for v in theirs])
-
-    def parameter(self, a: Region, b: Region, port: str, before: Input, after: Input, old: Node, new: Node, at: At, found: Matched) -> None:
-        """A port that takes a parameter: one that the op made, another's, or none."""
-        if not isinstance(before, Value | None) or not isinstance(after, Value | None):
-            return
-        own = _own(a, before, old), _own(b, after, new)
-        where = below(at.head, join(new.name, port))
-        if before is None or after is None:
-            if before is not after:
-                what = "added" if before is None else "removed"
-                self.tell(f"bias.{what}" if port == "bias" else f"parameter.{what}", where)
-        elif own == (True, False):
-            self.tell("weights.tied", where, None, b.label(after))
-        elif own == (False, True):
-            self.tell("weights.untied", where, a.label(before), None)
-        elif own == (False, False):
-            self.wired(a, b, before, after, found, at, new.name, port)
 
     # bodies
 
@@ -292,11 +309,13 @@ class _Comparison:
             self.region(a, b, at, declared)
             return
         (kind, before), (other, after) = concepts.concept(a), concepts.concept(b)
+        if call and self.wrapped(a, b, at, (before, after)):
+            return
         alike = {n.name for n in a.nodes} & {n.name for n in b.nodes}
         fresh = {n.name for n in a.nodes if not is_parameter(n)} != {n.name for n in b.nodes if not is_parameter(n)}
         rule = f"{kind}.type-changed"
         if call and ((fresh and kind == other and rule in RULES and kind != "attention") or not alike):
-            self.tell(rule if kind == other and rule in RULES else "block.swapped", at.head, before, after, _same_inside(a, b))
+            self.tell(rule if kind == other and rule in RULES else "block.swapped", at.head, before, after, same_inside(a, b))
             self.quiet += 1
             self.region(a, b, at, declared, by_hash=False)
             self.quiet -= 1
@@ -304,14 +323,44 @@ class _Comparison:
         self.tell("block.renamed", at.head, a.name, b.name)
         self.region(a, b, at, declared)
 
+    def wrapped(self, a: Region, b: Region, at: At, concepts_: tuple[str, str]) -> bool:
+        """A block that is inside another now, or that was."""
+        for x, y, side in ((a, b, 1), (b, a, 0)):
+            if (inner := wrapped(x, y)) is None:
+                continue
+            path, body, exact = inner
+            places, own = [at.base, at.head], list(at.tensors or (at.base, at.head))
+            rest = [r for e in parameter_table(Graph("", y)) if not e.path.startswith(f"{path}.") for r in [(e.path, e.copies, e.shape)]]
+            self.tell("block.swapped", at.head, *concepts_)
+            self.rows(*(([], rest) if side else (rest, [])), at, {})
+            places[side], own[side] = below(places[side], path), below(own[side], path)
+            here = At(*places, (own[0], own[1]) if exact and at.tensors else None)
+            self.found.evidence.add("hash" if exact else "similarity")
+            self.tell("node.moved", here.head, str(here.base), str(here.head),
+                      f"`{here.base}` is {'' if exact else 'probably '}`{here.head}` now")
+            one, other = (x, body) if side else (body, x)
+            self.region(one, other, here, self.declared.get(other.name, {}))
+            return True
+        return False
+
     def copies(self, old: Repeat | Branch, new: Repeat | Branch, at: At) -> None:
         hashes = [[body_hash(o.bodies[k]) for k in o.schedule] for o in (old, new)]
         found = align(*hashes)
-        Stack(self.tell, old, new, at, found).tell(hashes)
+        stack = Stack(self.tell, old, new, at, found)
+        stack.places()
         for (k, m), pairs in by_body(old, new, found).items():
             self.pairs(old, new, k, m, pairs, at)
-        for copies, op, head in ((found.removed, old, False), (found.added, new, True)):
-            self.lone(op, copies, at, head)
+        if self.direct or isinstance(new, Branch) or isinstance(old, Branch):
+            stack.tell(hashes)
+            self.lone(old, found.removed, at, False)
+            self.lone(new, found.added, at, True)
+            return
+        sides = [[lone(op, k, mine, (at.base, at.head)[head], at.tensors and at.tensors[head]) for k in range(len(op.bodies))
+                  if (mine := tuple(i for i in copies if op.schedule[i] == k))]
+                 for copies, op, head in ((found.removed, old, 0), (found.added, new, 1))]
+        self.gone += sides[0]
+        self.come += sides[1]
+        self.stacks.append((stack, hashes, *sides))
 
     def pairs(self, old: Repeat | Branch, new: Repeat | Branch, k: int, m: int, pairs: list[tuple[int, int]], at: At) -> None:
         """The copies of one body that stand for those of another."""
@@ -333,22 +382,6 @@ class _Comparison:
                 self.tensor(None if head else where, where if head else None, None if head else e.shape, e.shape if head else None)
 
 
-def _same_inside(a: Region, b: Region) -> str:
-    """Whether each expert of a new mixture is the old block, or the other way round."""
-    for outer, inner, text in ((b, a, "each expert has the structure of the old block: copy its weights into every expert"),
-                               (a, b, "the new block has the structure of one expert")):
-        experts = concepts.routed(outer)
-        if experts is not None and all(essence(x) == essence(inner) for x in bodies(experts)):
-            return text
-    return ""
-
-
-def _said(region: Region, v: Value) -> str:
-    """A value in words: `attended`, a sum."""
-    summed = v.node >= 0 and name_of(region.nodes[v.node]) == "add"
-    return (f"`{region.label(v)}`" if region.label(v) else "the last value") + (", a sum," if summed else "")
-
-
 def _held(region: Region, node: Node) -> list[Any]:
     """The parameters that go with a node; those that an op made are nodes of their own."""
     return list(parameters_of(region, node)) if isinstance(node.op, Control) or is_parameter(node) else []
@@ -360,22 +393,3 @@ def _shape(node: Node) -> tuple[int, ...]:
 
 def _key(f: Any) -> str:
     return f.metadata.get("key") or f.name
-
-
-def _tuple(given: Input) -> tuple[Value, ...]:
-    return given if isinstance(given, tuple) else () if given is None else (given,)
-
-
-def _values(region: Region) -> Iterable[Value]:
-    yield from (Value(ARGUMENT, k) for k in range(len(region.arguments)))
-    yield from (Value(n.id, k) for n in region.nodes for k in range(len(n.outputs)))
-
-
-def _own(region: Region, given: Value | None, node: Node) -> bool:
-    return given is not None and given.node >= 0 and makers(region).get(given.node) is node
-
-
-def found_back(found: Matched, v: Value) -> bool:
-    """Whether a value of the second region stands for one of the first."""
-    return v.output in found.arguments.values() if v.node == ARGUMENT else v.node in found.nodes.values()
-

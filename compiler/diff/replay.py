@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
-from ..ir.graph import Graph
+from ..ir.graph import Graph, walk
 from ..lang.diagnostic import Diagnostics, Sink
 from ..lang.tree import Mapping as TreeMapping
 from ..pipeline import Compiled, typed
@@ -14,12 +14,14 @@ from ..stages.check import check
 from .function import same_function
 from .groups import explicit, grouped
 from .interface import contracts
+from .matching import live
 from .moves import without_moves
 from .regions import Found, compare_graphs
 from .rules import RULES
 from .tree import Change, Group, canonical, declared, put
 
 Names = Mapping[str, Mapping[str, str]]
+FEW = 16                 # edits of which every run is looked at
 MOST = 64                # compilations of one comparison; more edits than that are told together
 
 
@@ -144,9 +146,32 @@ def _merged(steps: list[Step]) -> list[Group] | None:
         for j in range(i + 1, len(steps)):
             if _complete(ours, kinds[j]) and parent[j] == j:
                 parent[j] = parent[i]
+    for i, j in _undone(steps):
+        for k in range(i + 1, j + 1):
+            parent = [parent[i] if p == parent[k] else p for p in parent]
     if parent == list(range(len(steps))):
         return None
     return [_all([s.group for k, s in enumerate(steps) if parent[k] == i]) for i in range(len(steps)) if parent[i] == i]
+
+
+def _undone(steps: list[Step]) -> Iterator[tuple[int, int]]:
+    """First and last of steps that do nothing together though each does, and of those of which one cuts off nodes that another uses again:
+    on the way from one order of blocks to another."""
+    if not 1 < len(steps) <= FEW:
+        return
+    same = [same_function(s.before, s.after) for s in steps]
+    used = [_used(s.before) for s in steps] + [_used(steps[-1].after)]
+    for i in range(len(steps)):
+        for j in range(len(steps) - 1, i, -1):
+            cut, back = used[i] - used[i + 1], used[j + 1] - used[j]
+            if cut & back or not same[i] and not same[j] and same_function(steps[i].before, steps[j].after):
+                yield i, j
+                break
+
+
+def _used(graph: Graph) -> set[str]:
+    """The nodes that outputs depend on, by path."""
+    return {path for path, region, node in walk(graph.root) if node.id in live(region)}
 
 
 def _headlines(s: Step) -> frozenset[str]:

@@ -199,6 +199,9 @@ class _Unifier:
         if (index == -1).any():
             self.differ(f"rows of `{head}` that nothing read before")
             return
+        other = self.found.same.get(below(head, "weight"))
+        if other is not None and other not in {below(s, "weight") for s in sources}:
+            self.differ(f"`{head}`, whose weight would hold `{other}` too")
         self.found.rows[head] = Rows(tuple(sources), index)
 
     # bodies

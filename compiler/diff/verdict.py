@@ -101,10 +101,19 @@ def conversion(first: Consequence, tensors: Sequence[TensorChange], after: Graph
         return None
     make = _WAYS.get(first.rule)
     found = make(first.before, first.after, first, after) if make else None
+    if found is not None and not _fits(found, {t.status for t in tensors}):
+        found = None                                        # something else was edited with it
     if found is None and any(t.status in ("new", "reshaped") for t in tensors):
         n = sum(t.count for t in tensors if t.status in ("new", "reshaped"))
         return Conversion("reinit", "start", f"{n} tensors start anew")
     return found
+
+
+def _fits(way: Conversion, statuses: set[str]) -> bool:
+    """Whether a conversion accounts for what becomes of the tensors."""
+    if way.op in ("mean-heads", "repeat-heads", "pad-rows", "cut-rows", "pad-hidden", "cut-hidden"):
+        return not statuses & {"new", "dropped"}
+    return way.op not in ("zero-blocks", "copy", "zero-bias") or not statuses & {"dropped", "reshaped"}
 
 
 def _kv_heads(before: Any, after: Any, *_: Any) -> Conversion | None:
@@ -158,6 +167,7 @@ _WAYS: dict[str, Callable[..., Conversion | None]] = {
     "stack.count-decreased": _fixed("approx", "cut-blocks", "drop the copies that are gone"),
     "block.removed": _fixed("approx", "cut-blocks", "drop the copies that are gone"),
     "weights.untied": _fixed("exact", "copy", "copy the tensor that was shared"),
+    "weights.unshared": _fixed("exact", "copy", "copy the tensors that were shared"),
     "weights.tied": _fixed("approx", "drop", "the tensor of its own is lost unless both are equal"),
     "bias.added": _fixed("exact", "zero-bias", "start the biases at zero"),
 }
