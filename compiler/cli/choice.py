@@ -114,18 +114,19 @@ class Choice:
         from ..diff.choice import without_small_costs
         return [without_small_costs(r, self.least()) for r in found]
 
-    def __call__(self, found: list[Report]) -> tuple[list[Report], list[Report]]:
-        """The reports with accepted edits marked, and what of them is shown. Warns of entries that are over or not used."""
+    def __call__(self, found: list[Report], range_: bool) -> tuple[list[Report], list[Report]]:
+        """The reports with accepted edits marked, and what of them is shown. Warns of entries that are over or not used. What is written
+        of a `range_` of commits names the specs."""
         if self.accepts is not None:
             from datetime import date
 
             from ..diff.accept import accept, read_accepts
-            found, said = accept(found, read_accepts(self.accepts), date.today())
+            found, said = accept(found, read_accepts(self.accepts), date.today(), range_)
             aside(said)
         if self.write is not None:
             from ..diff.accept import accept_text
             from ..files import write_text
-            write_text(self.write, accept_text(found))
+            write_text(self.write, accept_text(found, range_))
         from ..diff.choice import chosen
         return found, [chosen(r, items(self.only), items(self.exclude)) for r in found]
 

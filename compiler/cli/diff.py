@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from ..diff.layers import Asked
     from ..diff.report import Report
 
+TOLD = {"commits", "at", "dtype", "keys", "run", "weights", "onnx", "provider", "maps", "only", "exclude", "checkpoint", "accepts", "budgets"}
+GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)          # on the command line, or in .nnspec.yaml
 FORMATS = ("text", "json", "md", "html", "github", "junit")
 
 
@@ -72,8 +76,8 @@ def diff(specs: tuple[str, ...], commits: str | None, forms: tuple[str, ...], ou
     found, failures = _compared(specs, commits, dims(items(at), "--at"), dtype, asked, choice.names())
     if failures and commits is None and not outputs and forms[0] in ("text", "json", "github"):
         raise failures[0]
-    found, shown = choice(found)
-    command = " ".join(["nnspec diff", *([f"--git {commits}"] if commits else []), *specs])
+    found, shown = choice(found, commits is not None)
+    command = _command(specs)
     _write(shown, choice.costs(shown), [_failure(d) for d in failures], forms, outputs, (full, summary, choice.by), command)
     if failures:
         raise Diagnostics([x for d in failures for x in d.items])
@@ -82,6 +86,18 @@ def diff(specs: tuple[str, ...], commits: str | None, forms: tuple[str, ...], ou
     aside(over)
     if over or any((exit_code and differs(r)) or failing(r, wanted) or broken(r) for r in found):
         raise Failed
+
+
+def _command(specs: Sequence[str]) -> str:
+    """The command that tells the same again: what was asked for, not how it was told."""
+    context = click.get_current_context()
+    words = ["nnspec diff"]
+    for option in context.command.params:
+        value = context.params.get(option.name or "")
+        if isinstance(option, click.Option) and option.name in TOLD and value and context.get_parameter_source(option.name) in GIVEN:
+            values = value if isinstance(value, tuple) else [value]
+            words += [option.opts[0]] if option.is_flag else [w for v in values for w in (option.opts[0], shlex.quote(str(v)))]
+    return " ".join([*words, *map(shlex.quote, specs)])
 
 
 def _given(name: str) -> str:
@@ -128,8 +144,8 @@ def layout(form: str, found: list[Report], failures: list[str], how: tuple[bool,
         from ..diff.as_json import dumps, dumps_all
         return dumps(found[0]) if len(found) == 1 and not failures and "--git" not in command else dumps_all(found, failures)
     if form == "md":
-        from ..diff.markdown import markdown
-        return markdown(found, command, failures)
+        from ..diff.markdown import markdown, run_link
+        return markdown(found, command, failures, run_link(os.environ))
     if form == "html":
         from ..diff.html import page
         return page(found, failures)
@@ -140,9 +156,11 @@ def layout(form: str, found: list[Report], failures: list[str], how: tuple[bool,
         from ..diff.annotations import junit
         return junit(found, failures)
     from ..diff.text import text
+    from ..diff.words import shared
     if not found and not failures:
         return "no spec differs\n"
-    return "\n".join([text(r, color, *how) for r in found] + failures)
+    said = shared(found)
+    return "\n".join([text(r, color, *how) for r in found] + ["".join(f"{line}\n" for line in said)] * bool(said) + failures)
 
 
 def _wanted(fail_on: str) -> tuple[str, ...]:

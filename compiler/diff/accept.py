@@ -1,6 +1,7 @@
-"""Edits that a team has accepted: a YAML list of `{id, reason, until, rule, where}`, of which `rule` and `where` are for people.
+"""Edits that a team has accepted: a YAML list of `{id, spec, reason, until, rule, where}`; `rule` and `where` are for people.
 
-An accepted edit is still told, with the reason, as `info`; nothing fails on it.
+An accepted edit is still told, with the reason, as `info`; nothing fails on it. An id is of what was edited, not of the file that it
+stands in: the same edit of two specs has one. `spec` is the file that an entry is for; without it, it is for all.
 """
 
 from __future__ import annotations
@@ -18,18 +19,24 @@ from ..lang.tree import Sequence as TreeSequence
 from ..stages.parse import parse, read_source
 from . import words
 from .report import Edit, Report
+from .sources import from_top, top
 
-KEYS = ("id", "rule", "where", "reason", "until")
+KEYS = ("id", "spec", "rule", "where", "reason", "until")
 
 
 @dataclass(frozen=True)
 class Accept:
-    """One entry: the id of an edit, why it is fine, and the last day on which it is accepted."""
+    """One entry: the id of an edit, why it is fine, the last day on which it is accepted, and the spec whose edit it is; empty for all."""
 
     id: str
     reason: str
     until: datetime.date | None
     span: Span
+    spec: str = ""
+
+    def concerns(self, file: str) -> bool:
+        """Whether the entry is for the spec of a file, from the top of the repository."""
+        return self.spec in ("", file)
 
 
 def read_accepts(path: Path) -> list[Accept]:
@@ -66,18 +73,44 @@ def _entry(item: Tree, sink: Sink) -> Accept | None:
             spot = item.get("until")
             sink.add(diagnostic("bad-attribute", f"`{said['until']}` is no day", spot.span if spot else item.span,
                                 help="write `2030-01-31`"))
-    return Accept(said["id"], said["reason"], until, item.span)
+    return Accept(said["id"], said["reason"], until, item.span, said.get("spec", ""))
 
 
-def accept(reports: Sequence[Report], entries: Sequence[Accept], today: datetime.date) -> tuple[list[Report], list[Diagnostic]]:
-    """The reports with accepted edits marked, and warnings of entries that are over, or that no edit has."""
-    valid = {a.id: a for a in entries if a.until is None or today <= a.until}
-    there = {e.id for r in reports for e in r.edits}
-    made = [replace(r, edits=tuple(_marked(e, valid[e.id]) if e.id in valid else e for e in r.edits)) for r in reports]
-    said = [diagnostic("unused", f"`{a.id}` was accepted until {a.until}", a.span, severity="warning") if a.id not in valid
-            else diagnostic("unused", f"`{a.id}` is accepted, and no edit has that id", a.span, severity="warning",
-                            help="take the entry out, where the change is made")
-            for a in entries if a.id not in valid or a.id not in there]
+def _file(report: Report, range_: bool) -> str:
+    """The file of a report from the top of the repository; as the user called it where that cannot be told."""
+    side = report.head or report.base
+    label = side.label if side is not None else ""
+    if range_ or not label:
+        return label
+    ref, colon, inside = label.partition(":")
+    try:
+        if colon and len(ref) > 1 and not Path(label).exists():
+            return from_top(inside)
+        return from_top(f"./{label}") if not Path(label).is_absolute() else str(Path(label).relative_to(top()))
+    except (Diagnostics, ValueError):
+        return label
+
+
+def accept(reports: Sequence[Report], entries: Sequence[Accept], today: datetime.date, range_: bool = False
+           ) -> tuple[list[Report], list[Diagnostic]]:
+    """The reports with accepted edits marked, and warnings of entries that are over, or that no edit has. Those of a `range_` of commits
+    are called as their files are, from the top of the repository."""
+    valid = [a for a in entries if a.until is None or today <= a.until]
+    named = any(a.spec for a in entries)
+    files = [_file(r, range_) if named else "" for r in reports]
+    made = []
+    for r, file in zip(reports, files, strict=True):
+        mine = {a.id: a for a in valid if a.concerns(file)}
+        made.append(replace(r, edits=tuple(_marked(e, mine[e.id]) if e.id in mine else e for e in r.edits)))
+    said = []
+    for a in entries:
+        some = [r for r, file in zip(reports, files, strict=True) if a.concerns(file)]
+        of = f" of `{a.spec}`" if a.spec else ""
+        if some and a not in valid:
+            said.append(diagnostic("unused", f"`{a.id}`{of} was accepted until {a.until}", a.span, severity="warning"))
+        elif (some or not a.spec) and not any(e.id == a.id for r in some for e in r.edits):
+            said.append(diagnostic("unused", f"`{a.id}` is accepted, and no edit{of} has that id", a.span, severity="warning",
+                                   help="take the entry out, where the change is made"))
     return made, said
 
 
@@ -85,13 +118,14 @@ def _marked(e: Edit, a: Accept) -> Edit:
     return replace(e, level="info", accepted=a.reason, notes=(*e.notes, f"accepted: {a.reason}"))
 
 
-def accept_text(reports: Sequence[Report]) -> str:
-    """A file that accepts every edit above `info`, for its author to give reasons."""
+def accept_text(reports: Sequence[Report], named: bool = False) -> str:
+    """A file that accepts every edit above `info`, for its author to give reasons; of specs of a repository `named` by their files."""
     lines = ["# Edits that are accepted: `nnspec diff --accept` tells them as info.",
              "# Give each its reason, and `until: 2030-01-31` where it is for a while."]
     for r in reports:
         for e in r.edits:
             if e.level != "info" or e.accepted:
-                lines += [f"- id: {e.id}", f"  rule: {e.rule}", f"  where: {json.dumps(words.places(e.where), ensure_ascii=False)}",
+                spec = [f"  spec: {json.dumps(r.head.label, ensure_ascii=False)}"] if named and r.head is not None else []
+                lines += [f"- id: {e.id}", *spec, f"  rule: {e.rule}", f"  where: {json.dumps(words.places(e.where), ensure_ascii=False)}",
                           f"  reason: {json.dumps(e.accepted or f'{e.title} {words.change(e)}'.strip(), ensure_ascii=False)}"]
     return "\n".join(lines if len(lines) > 2 else [*lines, "[]"]) + "\n"

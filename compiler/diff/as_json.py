@@ -54,7 +54,7 @@ def data(report: Report) -> dict[str, Any]:
                   for m in report.metrics],
         "sizes": dict(report.sizes), "notes": list(report.notes), "diagnostics": list(report.diagnostics),
         "truncated": report.truncated, "hidden": report.hidden,
-        "layers": dict(report.layers),
+        "layers": dict(report.layers), "uses": list(report.uses),
     }
 
 
@@ -135,7 +135,8 @@ def schema() -> Schema:
         "edits": _list(_ref("edit")),
         "tensors": _record({"counts": _record(dict.fromkeys(STATUSES, count)), "changes": _list(_ref("tensor"))}),
         "costs": _list(cost), "sizes": {"type": "object", "additionalProperties": WHOLE}, "notes": _list(TEXT),
-        "diagnostics": _list(TEXT), "truncated": {"type": "boolean"}, "hidden": WHOLE, "layers": {"type": "object"}})
+        "diagnostics": _list(TEXT), "truncated": {"type": "boolean"}, "hidden": WHOLE, "layers": {"type": "object"},
+        "uses": _list(TEXT)})
     where = _record({"pattern": TEXT, "set": TEXT, "count": WHOLE})
     place = _record({"file": TEXT, "line": WHOLE, "column": WHOLE})
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "nnspec diff", **whole, "$defs": {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..lang.diagnostic import Diagnostics, diagnostic, suggest
@@ -13,6 +13,7 @@ from .compare import compare, side
 from .report import Report, Verdict
 from .sides import had
 from .sources import at_ref, git
+from .sources import top as top_of
 
 SPEC = re.compile(r"^(graph|base)\s*:", re.MULTILINE)
 WORKTREE = ""
@@ -39,13 +40,15 @@ def compare_range(text: str, paths: Sequence[str] = (), sizes: Mapping[str, int]
                   folder: Path | None = None, loose: bool = False) -> Compared:
     """Every spec that differs in `A...B` (from their merge base), `A..B`, or from `A` to the files as they are. `sizes` hold for the
     specs that have them; unless they are `loose`, one must. Raises Diagnostics."""
-    top = Path(git(["rev-parse", "--show-toplevel"], folder).strip())
+    top = top_of(folder)
     base, head = ends(text, top)
     reports, failures = [], []
-    for pair in pairs(base, head, paths, top):
+    changed = changes(base, head, top)
+    touched = {x for p in changed if _is_yaml(p) for x in (p.base, p.head) if x}
+    for pair in pairs(changed, touched, base, head, paths, top):
         try:
             made = _one(pair, base, head, sizes, dtype, top)
-            reports.append(made)
+            reports.append(replace(made, uses=tuple(sorted(touched & _files(made, top) - {str(pair.base), str(pair.head)}))))
         except Diagnostics as wrong:
             failures.append((pair, wrong))
     there = {name for r in reports for name in r.sizes}
@@ -73,16 +76,20 @@ def _commit(name: str, top: Path) -> str:
     return git(["rev-parse", "--verify", "--quiet", f"--short={SHORT}", f"{name}^{{commit}}"], top, missing=name).strip()
 
 
-def pairs(base: str, head: str, paths: Sequence[str], top: Path) -> list[Pair]:
-    """The specs that differ, renames followed, and those that use a file that differs."""
+def changes(base: str, head: str, top: Path) -> list[Pair]:
+    """The files that differ, renames followed."""
     arguments = ["diff", "--no-ext-diff", "--name-status", "-z", "-M", base, *([head] if head else []), "--"]
     changed = _statuses(git(arguments, top))
     if not head:
         loose = git(["ls-files", "--others", "--exclude-standard", "-z"], top).split("\0")
         changed += [Pair(None, p) for p in loose if p]
+    return changed
+
+
+def pairs(changed: Sequence[Pair], touched: Set[str], base: str, head: str, paths: Sequence[str], top: Path) -> list[Pair]:
+    """The specs among files that differ, and those that use a file that does, `touched`."""
     wanted = _wanted(paths, head, top)
     found = [p for p in changed if _is_yaml(p) and (not paths or {p.base, p.head} & wanted) and _is_spec(p, base, head, top)]
-    touched = {x for p in changed if _is_yaml(p) for x in (p.base, p.head) if x}
     seen = {p.head for p in changed}
     found += [Pair(f, f) for f in sorted(_users(touched, head, top)) if f not in seen and (not paths or f in wanted)
               and _is_spec(Pair(f, f), base, head, top)]
@@ -151,6 +158,16 @@ def _users(touched: Iterable[str], head: str, top: Path) -> set[str]:
         found |= new
         todo += new
     return found - set(touched)
+
+
+def _files(report: Report, top: Path) -> set[str]:
+    """The files that either side is written in, from the top."""
+    found: set[str] = set()
+    for name in (n for s in (report.base, report.head) if s is not None for n in s.files):
+        inside = re.sub(r"^[^:]+:\./", "", name)
+        full = Path(name).resolve()
+        found.add(inside if inside != name else str(full.relative_to(top)) if full.is_relative_to(top) else name)
+    return found
 
 
 def _one(pair: Pair, base: str, head: str, sizes: Mapping[str, int] | None, dtype: str, top: Path) -> Report:

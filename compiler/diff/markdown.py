@@ -32,6 +32,8 @@ def _page(reports: Sequence[Report], way: Callable[[Report], str], command: str,
         parts += ["### nnspec diff: comparisons that could not be made", *(f"```text\n{_fence(f)}\n```" for f in failures)]
     if len(reports) > 1:
         parts.append(_summary(reports, changed))
+    if shared := words.shared(reports):
+        parts.append("\n".join(f"- {_cell(line)}" for line in shared))
     parts += [way(r) for r in changed]
     if not changed and not failures:
         parts.append("### nnspec diff: no architectural change")

@@ -53,11 +53,16 @@ def from_top(inside: str, folder: Path | None = None) -> str:
     """A path of `REF:PATH` from the top of the repository; `./x` and `../x` are from here, as in git."""
     if not inside.startswith(("./", "../")):
         return inside
-    top, here = Path(git(["rev-parse", "--show-toplevel"], folder).strip()).resolve(), (folder or Path()).resolve()
+    above, here = top(folder), (folder or Path()).resolve()
     full = Path(*_dotless((here / inside).parts))
-    if top not in full.parents:
+    if above not in full.parents:
         raise Diagnostics([diagnostic("bad-path", f"`{inside}` is outside of the git repository")])
-    return str(full.relative_to(top))
+    return str(full.relative_to(above))
+
+
+def top(folder: Path | None = None) -> Path:
+    """The top of the git repository. Raises Diagnostics."""
+    return Path(git(["rev-parse", "--show-toplevel"], folder).strip()).resolve()
 
 
 def _dotless(parts: tuple[str, ...]) -> list[str]:

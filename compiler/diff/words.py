@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..costs.quantity import short
@@ -12,6 +13,7 @@ from .verdict import plain_load
 METRICS = {"parameters": "parameters", "active": "active parameters", "weights": "weights", "flops": "prefill FLOPs",
            "decode": "decode FLOPs/token", "cache": "cache of a row", "peak": "peak activation"}
 SHOWN = ("parameters", "flops", "decode", "cache", "peak")
+LISTED = 12                     # specs that are named in a line
 # changes that no tensor shows
 UNSEEN = {
     "norm.placement-changed": "norms stand elsewhere", "norm.eps-changed": "norms have another eps",
@@ -148,6 +150,26 @@ def loads(report: Report) -> str:
         return "a strict load succeeds"
     said = [f"{n:,} {word}" for n, word in ((missing, "missing"), (unexpected, "unexpected"), (shapes, "reshaped")) if n]
     return f"a strict load fails: {', '.join(said)}; strict=False {'fails too' if shapes else 'loads the rest silently'}"
+
+
+def shared(reports: Sequence[Report]) -> list[str]:
+    """What files that differ do to the specs that use them: `parts/mine.yaml differs, and 2 of the 3 specs that use it change: ...`"""
+    users: dict[str, list[Report]] = {}
+    for r in reports:
+        for file in r.uses:
+            users.setdefault(file, []).append(r)
+    out = []
+    for file, some in sorted(users.items()):
+        names = [side.label for r in some if r.changed and (side := r.head or r.base)]
+        whole = f"{len(some)} spec{'s' if len(some) > 1 else ''} that use{'s' if len(some) == 1 else ''} it"
+        if not names:
+            out.append(f"{file} differs, and none of the {whole} changes")
+            continue
+        all_ = len(names) == len(some)
+        count = f"the {whole}" if all_ and len(some) == 1 else f"all {whole}" if all_ else f"{len(names)} of the {whole}"
+        more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+        out.append(f"{file} differs, and {count} change{'s' if len(names) == 1 else ''}: {', '.join(names[:LISTED])}{more}")
+    return out
 
 
 def at(report: Report) -> str:

@@ -274,3 +274,74 @@ def test_difftool_alone(repo, capsys, tmp_path, monkeypatch):
     for bad in (("nowhere.yaml", "b.yaml"), ("b.yaml", "specs"), ("b.yaml", "b.yaml", "-o", "no/where.html")):
         code, out, err = run(capsys, "difftool", "--no-open", *bad)
         assert code == 2 and "error[" in err, bad
+
+
+MIX = 'blocks:\n  mix:\n    inputs: {in: "float[B, W]"}\n    graph: {up: {op: linear, in: in, width: 8}}\n  other:\n' \
+    '    inputs: {in: "float[B, W]"}\n    graph: {up: {op: linear, in: in, width: 8}}\n'
+USER = 'use: [../parts/mine.yaml]\ninputs: {x: "float[B, 4]"}\ngraph: {y: {block: mix, in: x}}\noutputs: [y]\n'
+
+
+@pytest.fixture
+def users(repo):
+    """Specs that use a file of blocks: two of its block `mix`, a variant of one of them, and one of its block `other`."""
+    (repo / "parts").mkdir()
+    (repo / "parts" / "mine.yaml").write_text(MIX)
+    for name in ("a", "b"):
+        (repo / "specs" / f"{name}.yaml").write_text(USER)
+    (repo / "specs" / "c.yaml").write_text(USER.replace("mix", "other"))
+    (repo / "specs" / "v.yaml").write_text("base: ./a.yaml\nset: {graph.y.in: x}\n")
+    commit("users")
+    return repo
+
+
+@pytest.mark.parametrize("here", [".", "specs"])
+@pytest.mark.parametrize("committed", [True, False])
+def test_who_uses_a_file_that_differs_is_told(users, capsys, here, committed):
+    (users / "parts" / "mine.yaml").write_text(MIX.replace("width: 8", "width: 9", 1))
+    if committed:
+        commit("wider")
+    os.chdir(here)
+    given = ("diff", "--git", "HEAD~1..HEAD" if committed else "HEAD")
+    said = "parts/mine.yaml differs, and 3 of the 4 specs that use it change: specs/a.yaml, specs/b.yaml, specs/v.yaml"
+    out = run(capsys, *given)[1]
+    assert f"\n{said}\n" in out and out.count("differs, and") == 1
+    assert f"\n- {said}\n" in run(capsys, *given, "-f", "md")[1]
+    found = {r["head"]["label"]: r for r in json.loads(run(capsys, *given, "-f", "json")[1])["reports"]}
+    assert {k: r["uses"] for k, r in found.items()} == {f"specs/{n}.yaml": ["parts/mine.yaml"] for n in "abcv"}
+    assert not found["specs/c.yaml"]["changed"] and found["specs/v.yaml"]["changed"]
+
+
+def test_a_base_that_differs_is_a_file_that_its_variants_use(users, capsys):
+    (users / "specs" / "a.yaml").write_text(USER.replace("{block: mix", "{block: other"))
+    out = run(capsys, "diff", "--git", "HEAD")[1]
+    assert "specs/a.yaml differs, and" in out and "the 1 spec that uses it changes: specs/v.yaml" in out
+    (users / "specs" / "a.yaml").write_text(USER + "notes: x\n")
+    assert "specs/a.yaml differs, and none of the 1 spec that uses it changes" in run(capsys, "diff", "--git", "HEAD")[1]
+    (users / "specs" / "a.yaml").write_text(USER)
+    (users / "specs" / NAME).write_text(edited(TINY, *NORM))
+    assert "differs, and" not in run(capsys, "diff", "--git", "HEAD")[1]
+
+
+def test_equal_edits_of_two_specs_are_accepted_one_by_one(users, capsys, tmp_path):
+    (users / "parts" / "mine.yaml").write_text(MIX.replace("width: 8", "width: 9", 1))
+    run(capsys, "diff", "--git", "HEAD", "--write-accept", "ok.yaml")
+    entries = yaml.safe_load((users / "ok.yaml").read_text())
+    assert [e["spec"] for e in entries] == ["specs/a.yaml", "specs/b.yaml", "specs/v.yaml"] and len({e["id"] for e in entries}) == 1
+    assert run(capsys, "diff", "--git", "HEAD", "--accept", "ok.yaml", "--fail-on", "warning")[::2] == (0, "")
+    (users / "one.yaml").write_text(yaml.safe_dump(entries[:1]))
+    code, out, err = run(capsys, "diff", "--git", "HEAD", "--accept", "one.yaml", "--fail-on", "warning", "-f", "json")
+    levels = {r["head"]["label"]: r["level"] for r in json.loads(out)["reports"]}
+    assert (code, err) == (1, "") and levels == {"specs/a.yaml": "info", "specs/b.yaml": "breaking", "specs/c.yaml": None,
+                                                 "specs/v.yaml": "breaking"}
+    for name, code in (("a", 0), ("b", 1)):                           # two sides by hand, from wherever it is called
+        for here, given in ((".", f"specs/{name}.yaml"), ("specs", f"{name}.yaml"), ("specs", str(users / "specs" / f"{name}.yaml"))):
+            os.chdir(users / here)
+            sides = (f"HEAD:specs/{name}.yaml", given)
+            ended, _, err = run(capsys, "diff", *sides, "--accept", str(users / "one.yaml"), "--fail-on", "warning")
+            assert (ended, err) == (code, ""), (name, here)
+    os.chdir(users)
+    (users / "all.yaml").write_text(yaml.safe_dump([{k: v for k, v in entries[0].items() if k != "spec"}]))
+    assert run(capsys, "diff", "--git", "HEAD", "--accept", "all.yaml", "--fail-on", "warning")[0] == 0          # no `spec:`, all of them
+    (users / "old.yaml").write_text(yaml.safe_dump([entries[0] | {"id": "c00000000000"}, entries[0] | {"spec": "specs/gone.yaml"}]))
+    err = run(capsys, "diff", "--git", "HEAD", "--accept", "old.yaml")[2]
+    assert "no edit of `specs/a.yaml` has that id" in err and "gone" not in err           # not compared, not warned of
