@@ -48,22 +48,29 @@ class Drawn:
 
 def layout(sizes: Sequence[tuple[float, float]], wires: Sequence[Wire], last: frozenset[int] = frozenset()) -> Drawn:
     """Places for boxes of these sizes. Every wire goes to a box of a higher number; those of `last` stand below all others."""
-    ranks = _ranks(len(sizes), wires, last)
+    depths = _depths(len(sizes), wires)
+    ranks = _ranks(depths, wires, last)
     spots = [Spot(w, h, r) for (w, h), r in zip(sizes, ranks, strict=True)]
-    spine = _spine(ranks, wires)
+    spine = _spine(depths, wires)
     ways, runs = _ways(spots, wires, spine)
     layers = _ordered(spots)
     _place(spots, layers, runs)
     return _drawn(spots, layers, len(sizes), ways, spine)
 
 
-def _ranks(n: int, wires: Sequence[Wire], last: frozenset[int]) -> list[int]:
-    """The longest way to each box; one that nothing leads to stands just above the first that reads it."""
-    ranks = [0] * n
+def _depths(n: int, wires: Sequence[Wire]) -> list[int]:
+    """How long the longest way to each box is."""
+    depths = [0] * n
     for wire in sorted(wires, key=lambda w: w.target):
-        ranks[wire.target] = max(ranks[wire.target], ranks[wire.source] + 1)
+        depths[wire.target] = max(depths[wire.target], depths[wire.source] + 1)
+    return depths
+
+
+def _ranks(depths: Sequence[int], wires: Sequence[Wire], last: frozenset[int]) -> list[int]:
+    """The layer of each box: its depth, but one that nothing leads to stands just above the first that reads it."""
+    ranks = list(depths)
     fed = {w.target for w in wires}
-    for k in range(n):
+    for k in range(len(ranks)):
         below = [ranks[w.target] for w in wires if w.source == k]
         if k not in fed and below:
             ranks[k] = min(below) - 1
@@ -71,15 +78,15 @@ def _ranks(n: int, wires: Sequence[Wire], last: frozenset[int]) -> list[int]:
     return [bottom if k in last else r for k, r in enumerate(ranks)]
 
 
-def _spine(ranks: Sequence[int], wires: Sequence[Wire]) -> frozenset[tuple[int, int]]:
+def _spine(depths: Sequence[int], wires: Sequence[Wire]) -> frozenset[tuple[int, int]]:
     """The wires of the longest way, which is drawn straight."""
     above: dict[int, list[int]] = {}
     for w in wires:
         above.setdefault(w.target, []).append(w.source)
-    at = max(range(len(ranks)), key=lambda k: (ranks[k], -k), default=0)
+    at = max(range(len(depths)), key=lambda k: (depths[k], -k), default=0)
     found = set()
     while at in above:
-        near = max(above[at], key=lambda k: (ranks[k], -k))
+        near = max(above[at], key=lambda k: (depths[k], -k))
         found.add((near, at))
         at = near
     return frozenset(found)

@@ -3,7 +3,7 @@
 const statusCell = s => el('span', { class: 'status' }, el('i', { class: s.replace(/ /g, '-') }), s);
 const tone = d => (d > 0 ? 'up' : d < 0 ? 'down' : 'zero');
 const toned = (d, ...content) => el('span', { class: tone(d) }, content);
-const amount = ([said, exact]) => [said, exact && el('small', {}, exact)];
+const amount = ([said, exact]) => el('span', { title: exact || null }, broken(said, ','), exact && el('small', {}, exact));
 
 /** What a cell of a kind is made into; a cell that is an element stands for itself. */
 const CELLS = {
@@ -41,6 +41,10 @@ function table(label, allColumns, allRows) {
   return el('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': label }, whole);
 }
 
+/** Text that may break after a sign too. */
+const broken = (content, after) =>
+  el('span', { class: 'words' }, content.split(after).map((part, k, all) => [part + (k < all.length - 1 ? after : ''), el('wbr')]));
+
 const titled = (name, ...more) => el('div', { class: 'title' }, el('h2', {}, name), more);
 
 // costs
@@ -55,9 +59,11 @@ function drawCosts() {
   const columns = [['', 'text'], ['Before', 'amount'], ['After', 'amount'], ['Delta', 'amount'], ['Change', 'number']];
   const rows = report.metrics.map(m => ({
     'data-metric': m.key,
-    cells: [m.name, m.before, m.after, toned(m.delta, amount(m.deltaText)), el('span', {}, toned(m.delta, m.percentText || '0'), gauge(m))],
+    cells: [broken(m.name, '.'), m.before, m.after, toned(m.delta, amount(m.deltaText)), el('span', {}, toned(m.delta, m.percentText || '0'), gauge(m))],
   }));
   const sizes = report.sizes && el('span', { class: 'muted' }, `at ${report.sizes}`);
+  const long = report.metrics.some(m => [m.before, m.after, m.deltaText].some(a => Math.max(...a.map(t => t.length)) > 14));
+  byId('costs').classList.toggle('dense', long);
   byId('costs').hidden = !rows.length;
   byId('costs').replaceChildren(titled('Costs', sizes), table('Costs', columns, rows), byEdit());
 }

@@ -16,7 +16,13 @@ from .pairs import GPT2, MODERN, WINDOW, compiled, report
 def reports():
     return {"modern": report(GPT2, MODERN), "window": report(GPT2, WINDOW), "same": report(GPT2, f"{GPT2}# a remark\n"),
             "hostile": hand_made(), "lock": compare_locks(of(compiled(GPT2)), of(compiled(MODERN)), ("a.nnspec.lock", "b.nnspec.lock")),
-            **alone(report(GPT2, MODERN))}
+            "large": large(report(GPT2, MODERN)), **alone(report(GPT2, MODERN))}
+
+
+def large(found):
+    """Costs of many digits."""
+    metrics = tuple(replace(m, before=m.before and m.before * 97, after=m.after and m.after * 991) for m in found.metrics)
+    return replace(found, metrics=tuple(replace(m, note="at layers.{i}.ffn.mix.{i}.down") if m.name == "peak" else m for m in metrics))
 
 
 def alone(found):

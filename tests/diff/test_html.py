@@ -90,8 +90,8 @@ def test_trees_of_one_side(reports):
 # in the browser
 
 
-@pytest.mark.parametrize("width", [480, 900, 1600])
-@pytest.mark.parametrize("name", ["modern", "same", "hostile"])
+@pytest.mark.parametrize("width", [480, 900, 1300, 1600])
+@pytest.mark.parametrize("name", ["modern", "same", "hostile", "large"])
 def test_fits_its_window(show, name, width):
     browser = show(name, width=width, scheme="dark" if width == 900 else "light")
     assert browser.run("document.documentElement.scrollWidth") <= width

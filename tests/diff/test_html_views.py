@@ -304,6 +304,9 @@ def test_search_looks_through_every_view(show, reports):
     assert texts(browser, ".drawing h3") == ["The model", "layers[0..15]"]
     hit = browser.run("[...document.querySelectorAll('.box.hit .name')].map(x => x.textContent)")
     assert hit == ["norm", "attention_norm", "ffn_norm"]
+    assert browser.run(PICTURE.replace("'.box'", "'.box.hit'")) == []
+    browser.window(1600, scheme="dark")
+    assert browser.run(PICTURE.replace("'.box'", "'.box.hit'")) == []
     browser.press("Escape")
     assert browser.run("document.querySelectorAll('.dim, .hit').length") == 0 and len(texts(browser, ".drawing")) == 4
     assert texts(browser, ".tabs .count") == [""] * 4
