@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -144,8 +143,8 @@ def layout(form: str, found: list[Report], failures: list[str], how: tuple[bool,
         from ..diff.as_json import dumps, dumps_all
         return dumps(found[0]) if len(found) == 1 and not failures and "--git" not in command else dumps_all(found, failures)
     if form == "md":
-        from ..diff.markdown import markdown, run_link
-        return markdown(found, command, failures, run_link(os.environ))
+        from ..diff.markdown import markdown
+        return markdown(found, command, failures)
     if form == "html":
         from ..diff.html import page
         return page(found, failures)
