@@ -128,6 +128,55 @@ def test_an_axis_is_chosen_by_name(tmp_path):
     assert form("transformer-base", "T").along == "T"
 
 
+JOINED = {
+    "prefix": ({"prefix": "int64[B, P]"}, {"before": {"op": "embedding", "in": "prefix", "entries": 23, "width": 8}}, "before", "`P`"),
+    "image": ({"before": "float[B, P, 8]"}, {}, "before", "`P`"),
+    "start": ({}, {"one": {"op": "parameter", "shape": [1, 1, 8]}, "before": {"op": "expand", "in": "one", "shape": "[B, 1, 8]"}},
+              "before", "`1`"),
+}
+
+
+@pytest.mark.parametrize("along", [None, "T"])
+@pytest.mark.parametrize("name", JOINED)
+def test_positions_behind_others_are_told_where_they_are_joined(tmp_path, name, along):
+    """One error, at the `concat`, that says what to write, and none for what follows from it."""
+    inputs, more, first, size = JOINED[name]
+    model = load(tmp_path, {"inputs": inputs | {"tokens": "int64[B, T]"}, "graph": more | {
+        "x": {"op": "embedding", "in": "tokens", "entries": 23, "width": 8}, "whole": {"op": "concat", "in": [first, "x"], "axis": 1},
+        "mixed": {"block": "multi_head_attention", "in": "whole", "heads": 2, "causal": True},
+        "y": {"op": "linear", "in": "mixed", "width": 5}}})
+    with pytest.raises(Diagnostics) as found:
+        model.step_form(along)
+    (one,) = found.value.items
+    assert one.headline == "`whole` cannot be computed step by step along `T`"
+    assert one.notes == (f"`concat` joins positions along `T` with {size} more, and a step takes those of `T`",)
+    assert ("op: delay" in one.helps[0]) if name == "start" else ("one input hold both" in one.helps[0] and "`where`" in one.helps[1])
+
+
+def test_what_is_told_to_be_written_instead_is_taken(tmp_path):
+    """Kinds along one axis, chosen by `where`."""
+    model = load(tmp_path, {"inputs": {"tokens": "int64[B, T]", "image": "float[B, T, 8]", "is_text": "bool[B, T]"}, "graph": {
+        "text": {"op": "embedding", "in": "tokens", "entries": 23, "width": 8},
+        "there": {"op": "rearrange", "in": "is_text", "as": "b t -> b t 1"},
+        "whole": {"op": "where", "keep": "there", "in": ["text", "image"]},
+        "mixed": {"block": "multi_head_attention", "in": "whole", "heads": 2, "causal": True},
+        "y": {"op": "linear", "in": "mixed", "width": 5}}})
+    assert model.export(tmp_path / "step", init=0, form="step").certificate["status"] == "passed"
+
+
+def test_a_length_of_two_axes_is_told_with_the_input_to_add(tmp_path):
+    case = {"inputs": {"tokens": "int64[B, T]", "memory": "float[B, S, 8]", "n": "int64[B]"}, "graph": {
+        "x": {"op": "embedding", "in": "tokens", "entries": 23, "width": 8}, "g": {"op": "gru", "in": "x", "hidden": 8, "length": "n"},
+        "y": {"block": "multi_head_attention", "in": "g", "memory": "memory", "heads": 2, "length": "n"}}}
+    with pytest.raises(Diagnostics) as found:
+        load(tmp_path, case).step_form()
+    (one,) = found.value.items
+    assert one.notes == ("`attention` ends another axis (`S`) by a length that counts positions of `T`",)
+    assert one.helps == ("give each axis its own length: add an input such as `s_length: int64[B]`, and read it here",)
+    case["inputs"]["s_length"], case["graph"]["y"]["length"] = "int64[B]", "s_length"
+    assert load(tmp_path, case).step_form().fixed == ("y.key_heads", "y.value_heads", "s_length")
+
+
 def test_several_axes_must_be_told_apart(tmp_path):
     model = load(tmp_path, {"inputs": {"tokens": "int64[B, T]", "others": "int64[B, S]"}, "outputs": {"y": "y", "z": "z"}, "graph": {
         "x": {"op": "embedding", "in": "tokens", "entries": 9, "width": 8},

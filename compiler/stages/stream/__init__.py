@@ -23,7 +23,8 @@ from .derive import Deriver, Refused
 from .expose import laid_out, with_weights
 from .facts import Facts
 from .form import NEW_LENGTH, PAST, Layout, State, StepForm
-from .prefix import prefix, told
+from .joined import behind, joined
+from .prefix import meaning, prefix
 from .rows import mixing
 from .rules import rule
 
@@ -50,6 +51,9 @@ def stream_axis(graph: Graph) -> str:
     told = [symbol for symbol in found if any(d == Dim.symbol(symbol) for _, v in graph.root.outputs for d in graph.root.type(v).shape)]
     if len(found) == 1 or len(told) == 1:
         return told[0] if told else next(iter(found))
+    walked = [axis for _, r, n in nodes for axis in (_causal(r, n), _stateful(r, n)) if axis is not None]
+    if not found and any(axis.symbols() & set(plain) for axis in walked) and (joins := joined(nodes, plain)):
+        raise Diagnostics(joins.values())
     said = [f"`{symbol}`, by `{path}`" for symbol, path in found.items()]
     raise Diagnostics([diagnostic(
         "cannot-stream", "the model can be run step by step along several axes" if found else "the model has no axis that is causal",
@@ -62,7 +66,7 @@ def _axes(nodes: Iterable[tuple[str, Region, Node]], of: Callable[[Region, Node]
     found: dict[str, str] = {}
     for path, region, node in nodes:
         axis = of(region, node)
-        if axis is not None and len(axis.symbols()) == 1 and axis == Dim.symbol(str(axis)):
+        if axis is not None and len(axis.symbols()) == 1 and axis == Dim.symbol(min(axis.symbols())):
             found.setdefault(str(axis), path)
     return found
 
@@ -126,7 +130,11 @@ def _derive(flat: Graph, symbol: str, absent: frozenset[str]) -> StepForm:
     if refused:
         more = [r.diagnostic for r in d.memo.values() if isinstance(r, Refused)]
         once: dict[object, Diagnostic] = {}
-        for r in (*refused, *more):                   # of copies the first
+        live = d.region.reached(v for _, v in d.region.outputs)
+        joins = joined(((n.name, d.region, n) for n in d.region.nodes if n.id in live), [symbol])
+        after = {d.region.nodes[k].origin.span for k in behind(d.region, joins)}
+        told = [*joins.values(), *(r for r in (*refused, *more) if r.labels[0].span not in after)]
+        for r in told:                                # of copies the first
             once.setdefault((r.labels, r.helps), r)
         raise Diagnostics(once.values())
     if d.states or PAST in {a.name for a in d.out.arguments}:
@@ -140,7 +148,7 @@ def _derive(flat: Graph, symbol: str, absent: frozenset[str]) -> StepForm:
     states = tuple(replace(s, start=starts.get(s.name)) for s in d.states.values())
     wanted = [*((n, v) for v, n in d.fixed.items()), *((starts[n], v) for n, v in d.starts.items()), *_still(d)]
     chunk = tuple(a.name for a in flat.root.arguments if facts.axes(a.type) and a.name not in dropped)
-    return StepForm(symbol, prefix(flat, facts, wanted), step, chunk, fixed, states, dropped, told(flat, facts, wanted))
+    return StepForm(symbol, prefix(flat, facts, wanted), step, chunk, fixed, states, dropped, meaning(flat, facts, wanted))
 
 
 def _check_inputs(flat: Graph, facts: Facts) -> None:

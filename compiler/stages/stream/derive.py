@@ -8,7 +8,7 @@ from typing import Any
 
 from ...ir.builder import RegionBuilder
 from ...ir.dimension import Dim
-from ...ir.graph import ARGUMENT, Control, Input, Node, Origin, TensorType, Value, fresh
+from ...ir.graph import ARGUMENT, Control, Input, Node, Origin, Scan, TensorType, Value, fresh
 from ...lang.diagnostic import Diagnostic, Label, diagnostic
 from ...ops.elementwise import Add
 from ...ops.streaming import Append, ChunkPositions, SlotPositions
@@ -273,8 +273,20 @@ class Deriver:
         return self.refuse(reader, f"reads `{self.region.label(where)}`, which is known at the end of `{self.facts.symbol}` only")
 
     def shared(self, node: Node) -> Refused:
-        return self.refuse(node, f"ends another axis by a length that counts positions of `{self.facts.symbol}`",
-                           "give each axis its own length")
+        axis = self._ended_axis(node)
+        name = f"{str(axis).lower()}_length" if axis is not None and str(axis).isidentifier() else "other_length"
+        return self.refuse(node, f"ends another axis{f' (`{axis}`)' if axis else ''} by a length that counts positions of "
+                                 f"`{self.facts.symbol}`",
+                           f"give each axis its own length: add an input such as `{name}: int64[B]`, and read it here")
+
+    def _ended_axis(self, node: Node) -> Dim | None:
+        """The axis that a length ends."""
+        if isinstance(node.op, Control):
+            return node.op.extent if isinstance(node.op, Scan) else None
+        if node.op.name == "length_mask":
+            return node.types[0].shape[1]
+        over = node.inputs.get("key", node.inputs.get("in"))
+        return self.region.type(over).shape[2 if "key" in node.inputs else 1] if isinstance(over, Value) else None
 
     def refuse_value(self, value: Value, why: str, help: str | None = None) -> Refused:
         if value.node != ARGUMENT:

@@ -23,7 +23,7 @@ def prefix(flat: Graph, facts: Facts, wanted: Wanted) -> Graph | None:
         if not facts.axes(a.type) and (a.name not in facts.dropped or a.name in facts.absent and k in read)]))
 
 
-def told(flat: Graph, facts: Facts, wanted: Wanted) -> Graph | None:
+def meaning(flat: Graph, facts: Facts, wanted: Wanted) -> Graph | None:
     """The whole graph with the outputs of the prefix. Values that only an input which the step form does without may make absent count as
     there: they say nothing of the prefix's inputs."""
     if not wanted:
