@@ -49,7 +49,8 @@ def page(reports: Sequence[Report], failures: Sequence[str] = ()) -> str:
     text = (FILES / "html.html").read_text("utf-8")
     policy = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'; form-action 'none'"
     parts = {"policy": policy, "title": html.escape(title.replace("\n", " ")), "style": style, "script": script,
-             "data": embedded({"reports": [data(r) for r in reports], "failures": failures})}
+             "data": embedded({"reports": [data(r) for r in reports], "failures": failures,
+                               "shared": words.shared(reports)})}
     pieces = text.split("@@")
     return "".join(parts[p] if k % 2 else p for k, p in enumerate(pieces))
 

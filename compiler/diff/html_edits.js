@@ -48,7 +48,7 @@ function drawVerdicts() {
       ),
     ),
   );
-  const alerts = [...report.diagnostics.map(t => ['warn', t]), ...report.notes.map(t => ['note', t]), ];
+  const alerts = [...report.diagnostics.map(t => ['warn', t]), ...[...report.notes, ...all.shared].map(t => ['note', t]), ];
   byId('alerts').replaceChildren(...alerts.map(([tone, t]) => el('p', { class: `alert ${tone}` }, icon(tone), prose(t))), ...failures());
 }
 

@@ -189,8 +189,8 @@ def _fit(spots: Sequence[Spot], layer: Sequence[int], wanted: Sequence[float], p
     for want, pull, offset in zip(wanted, pulls, offsets, strict=True):
         pools.append(((want - offset) * pull, pull, 1))
         while len(pools) > 1 and pools[-2][0] * pools[-1][1] > pools[-1][0] * pools[-2][1]:
-            b, a = pools.pop(), pools.pop()
-            pools.append((a[0] + b[0], a[1] + b[1], a[2] + b[2]))
+            total, weight, many = pools.pop()
+            pools[-1] = (pools[-1][0] + total, pools[-1][1] + weight, pools[-1][2] + many)
     k = 0
     for total, pull, many in pools:
         for _ in range(many):
@@ -211,7 +211,8 @@ def _drawn(spots: Sequence[Spot], layers: Sequence[Sequence[int]], real: int, wa
         y = bottoms[-1] + DROP
     for s in spots:
         s.x -= left
-    boxes = tuple(_rounded(s.x - s.width / 2, (tops[s.rank] + bottoms[s.rank] - s.height) / 2, s.width, s.height) for s in spots[:real])
+    boxes = [(round(s.x - s.width / 2, 1), round((tops[s.rank] + bottoms[s.rank] - s.height) / 2, 1), round(s.width, 1), round(s.height, 1))
+             for s in spots[:real]]
     ends = _ends(spots, real, ways, spine)
     lines = []
     for way in ways:
@@ -221,9 +222,9 @@ def _drawn(spots: Sequence[Spot], layers: Sequence[Sequence[int]], real: int, wa
         for k in way[1:-1]:
             points += [(spots[k].x, tops[spots[k].rank]), (spots[k].x, bottoms[spots[k].rank])]
         points += [(into, tops[spots[b].rank]), (into, boxes[b][1])]
-        lines.append(tuple(_rounded(*p) for p in points))
+        lines.append(tuple((round(px, 1), round(py, 1)) for px, py in points))
     width = max((s.x + s.width / 2 for s in spots), default=0.0)
-    return Drawn(boxes, tuple(lines), round(width, 1), round(max(y - DROP, 0.0), 1))
+    return Drawn(tuple(boxes), tuple(lines), round(width, 1), round(max(y - DROP, 0.0), 1))
 
 
 def _ends(spots: Sequence[Spot], real: int, ways: Sequence[Sequence[int]],
@@ -241,6 +242,3 @@ def _ends(spots: Sequence[Spot], real: int, ways: Sequence[Sequence[int]],
                 found[a, b, leaves] = spots[k].x + (i - middle) * room
     return found
 
-
-def _rounded(*numbers: float) -> tuple[float, ...]:
-    return tuple(round(n, 1) for n in numbers)

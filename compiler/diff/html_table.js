@@ -3,7 +3,7 @@
 const statusCell = s => el('span', { class: 'status' }, el('i', { class: s.replace(/ /g, '-') }), s);
 const tone = d => (d > 0 ? 'up' : d < 0 ? 'down' : 'zero');
 const toned = (d, ...content) => el('span', { class: tone(d) }, content);
-const amount = ([said, exact]) => el('span', { title: exact || null }, broken(said, ','), exact && el('small', {}, exact));
+const amount = ([said, exact]) => el('span', { title: exact || null }, broken(said.replaceAll(' ', '\u00a0'), ','), exact && el('small', {}, exact));
 
 /** What a cell of a kind is made into; a cell that is an element stands for itself. */
 const CELLS = {

@@ -242,3 +242,9 @@ def test_layers_of_other_kinds_are_told_as_they_are():
 def test_a_deep_model_with_every_view_stays_small():
     assert len(page([report(GPT2, edited(MODERN, "layers: 16 -> layers: 100"))])) < 250_000
     assert len(page([report(GPT2, WINDOW), report(GPT2, edited(GPT2, *DEPTH))])) < 250_000
+
+
+def test_files_that_several_specs_use_are_told(reports):
+    users = [replace(reports["window"], uses=("parts.yaml",)), replace(reports["same"], uses=("parts.yaml",))]
+    made = page(users)
+    assert "parts.yaml differs, and 1 of the 2 specs that use it changes: head.yaml" in made
