@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from ..diff.layers import Asked
     from ..diff.report import Report
 
-TOLD = {"commits", "at", "dtype", "keys", "run", "weights", "onnx", "provider", "maps", "only", "exclude", "checkpoint", "accepts", "budgets"}
-GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)          # on the command line, or in .nnspec.yaml
+TOLD = {"commits", "at", "dtype", "keys", "run", "weights", "onnx", "provider", "maps", "only", "exclude", "checkpoint", "accepts",
+        "budgets"}              # options that change what is told
 FORMATS = ("text", "json", "md", "html", "github", "junit")
 
 
@@ -93,7 +94,7 @@ def _command(specs: Sequence[str]) -> str:
     words = ["nnspec diff"]
     for option in context.command.params:
         value = context.params.get(option.name or "")
-        if isinstance(option, click.Option) and option.name in TOLD and value and context.get_parameter_source(option.name) in GIVEN:
+        if isinstance(option, click.Option) and option.name in TOLD and value and _given(option.name):
             values = value if isinstance(value, tuple) else [value]
             words += [option.opts[0]] if option.is_flag else [w for v in values for w in (option.opts[0], shlex.quote(str(v)))]
     return " ".join([*words, *map(shlex.quote, specs)])
@@ -143,8 +144,8 @@ def layout(form: str, found: list[Report], failures: list[str], how: tuple[bool,
         from ..diff.as_json import dumps, dumps_all
         return dumps(found[0]) if len(found) == 1 and not failures and "--git" not in command else dumps_all(found, failures)
     if form == "md":
-        from ..diff.markdown import markdown
-        return markdown(found, command, failures)
+        from ..diff.markdown import markdown, run_link
+        return markdown(found, command, failures, run_link(os.environ))
     if form == "html":
         from ..diff.html import page
         return page(found, failures)
