@@ -1,8 +1,9 @@
-"""The command line. Exit 0: fine; 1: a check failed; 2: bad input."""
+"""The command line. Exit 0: fine; 1: a check failed; 2: bad input, or a fault of our own."""
 
 from __future__ import annotations
 
 import sys
+import traceback
 
 import click
 
@@ -42,4 +43,10 @@ def main(arguments: list[str] | None = None) -> None:
     except ArtifactError as found:
         report([diagnostic(i.code, i.headline, note=i.notes, help=i.helps) for i in found.items])
         code = 2
+    except Exception:
+        if arguments is not None:                   # called by a program, which sees the fault itself
+            raise
+        traceback.print_exc()
+        print("error: this is a fault of nnspec, not of what it was given; please report it with the lines above", file=sys.stderr)
+        code = 2                                    # 1 says that a check failed
     sys.exit(code)
