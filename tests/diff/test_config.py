@@ -125,6 +125,12 @@ def test_a_range_of_commits_reads_it_too(repo, capsys):  # noqa: F811
     assert code == 2 and "no spec that differs has a free dimension `Z`" in err
 
 
+def test_the_hooks_of_pre_commit_leave_the_file_alone():
+    for hook in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())[:2]:
+        assert re.search(hook["files"], "specs/tiny.nnspec.yaml") and re.search(hook["files"], "a.nnspec.yml")
+        assert not re.search(hook["files"], ".nnspec.yaml") and not re.search(hook["files"], "specs/.nnspec.yaml")
+
+
 def test_costs_that_hardly_change(pair, capsys):
     given = ("diff", "a.yaml", "b.yaml")                      # norms lose their biases: 0 FLOPs, 0 cache
     out = run(capsys, *given)[1]
