@@ -30,7 +30,7 @@ def emit_step(model: Any, along: str | None, target: str, dtype: str, without: f
     form = step_form(model.lowered, along, without & optional)
     _check_without(model, form, without)
     step, prefix = emit(form.step, target, dtype, (), model.spec_text, typical), None
-    if form.prefix is not None:
+    if form.prefix is not None and form.told is not None:
         made = emit(form.prefix, target, dtype, without & {a.name for a in form.prefix.root.arguments}, "", typical)
         prefix = replace(made, graph=form.told)
     return step, prefix, replace(stream(model, form, dtype), **_kernels(step))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...ir.dimension import Dim
-from ...ir.graph import Node, TensorType, Value
+from ...ir.graph import Node, Scan, TensorType, Value
 from ...ops.base import axis_of
 from ...ops.convolution import Conv1d
 from ...ops.elementwise import Add
@@ -36,7 +36,9 @@ def scan(d: Deriver, node: Node, output: int) -> Value:
             elif name != "scan.length" and isinstance(given, Value) and given not in d.facts.left:
                 inputs[name] = d.chunked(given) if name in op.each else d.constant(given)
         inputs["scan.length"] = d.new_length
-        made = replace(shortened(op, {k for k, v in node.inputs.items() if v in d.facts.left}), extent=d.chunk, length=True)
+        left = shortened(op, {k for k, v in node.inputs.items() if v in d.facts.left})
+        assert isinstance(left, Scan)
+        made = replace(left, extent=d.chunk, length=True)
         sizes = {T: d.chunk}
         outputs = list(node.outputs)
         types = [sized(t, sizes) for t in node.types]
