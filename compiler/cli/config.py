@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,7 @@ def nearest_config(folder: Path) -> Path | None:
     """The file of a folder, or of the nearest one above it, no further than the top of a git repository."""
     for here in (folder, *folder.parents):
         if (here / NAME).is_file():
-            return here / NAME
+            return Path(os.path.relpath(here / NAME, folder))
         if (here / ".git").exists():
             return None
     return None
@@ -55,7 +57,10 @@ def nearest_config(folder: Path) -> Path | None:
 def read_config(path: Path) -> dict[str, Any]:
     """What a file says, as defaults of the command's parameters. Raises Diagnostics with all that is wrong with it."""
     from ..stages.parse import parse, read_source
-    tree = parse(read_source(path))
+    source = read_source(path)
+    if not re.sub(r"(?m)^\s*#.*$", "", source.text).strip():
+        return {}                                   # only words so far
+    tree = parse(source)
     if not isinstance(tree, Mapping):
         raise Diagnostics([diagnostic("bad-spec", f"defaults are a mapping, not {kind(tree)}", tree.span,
                                       help="`diff: {fail-on: breaking}`")])
@@ -64,6 +69,8 @@ def read_config(path: Path) -> dict[str, Any]:
     for e in tree:
         if e.key.text != "diff":
             sink.add(diagnostic("unknown-key", f"defaults have no key `{e.key.text}`", e.key.span, help="they are those of `diff:`"))
+        elif isinstance(e.value, Scalar) and not e.value.text and not e.value.quoted:
+            continue
         elif not isinstance(e.value, Mapping):
             sink.add(diagnostic("bad-spec", f"`diff:` is a mapping of options, not {kind(e.value)}", e.value.span))
         else:

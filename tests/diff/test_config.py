@@ -90,7 +90,14 @@ def test_a_wrong_file_is_told_by_its_line(pair, capsys, tmp_path, text, line, co
     pair(text + "\n")
     ended, out, err = run(capsys, "diff", "a.yaml", "b.yaml", "-o", "out")
     assert (ended, out) == (2, "") and f"error[{code}]" in err and words in " ".join(err.split()), err
-    assert f".nnspec.yaml:{line}:" in err and not (tmp_path / "out").exists()
+    assert f"--> .nnspec.yaml:{line}:" in err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("text", ["", "# later\n\n  # and more\n", "diff:\n", "diff: {}\n", "diff:\n  fail-on:\n  only: []\n"])
+def test_a_file_that_says_nothing_yet(pair, capsys, text):
+    pair(text)
+    assert run(capsys, "diff", "a.yaml", "b.yaml")[0] == 0
+    assert run(capsys, "diff", "a.yaml", "b.yaml", "--exit-code")[0] == 1
 
 
 def test_every_mistake_is_told_at_once(pair, capsys):
