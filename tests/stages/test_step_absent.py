@@ -101,7 +101,12 @@ blocks:
       sum: {op: add, in: [one, small]}
     outputs: {held: sum}
 """)
-TYPES = {"length": "int64[B]", "keep": "bool[B, S]", "kinds": "int64[B, S]"}
+CASES["a state to start from"] = (("start",), False, """
+  again: {op: gru, in: state, hidden: 8, state: start}
+  y: {op: einsum, in: [again, memory], as: "b t d, b s d -> b t s"}
+  z: {op: square, in: again}
+""")
+TYPES = {"start": "float[1, B, 8]", "length": "int64[B]", "keep": "bool[B, S]", "kinds": "int64[B, S]"}
 ROWS, LENGTH, MEMORY = 3, 7, 5
 
 
@@ -115,7 +120,8 @@ def load(folder, names, body):
 def draw(names):
     rng = np.random.default_rng(7)
     made = {"source": rng.integers(0, 31, (ROWS, MEMORY)), "tokens": rng.integers(0, 31, (ROWS, LENGTH)),
-            "length": np.array([5, 2, 3]), "keep": rng.random((ROWS, MEMORY)) < 0.6, "kinds": rng.integers(0, 3, (ROWS, MEMORY))}
+            "length": np.array([5, 2, 3]), "keep": rng.random((ROWS, MEMORY)) < 0.6, "kinds": rng.integers(0, 3, (ROWS, MEMORY)),
+            "start": rng.normal(size=(1, ROWS, 8)).astype(np.float32)}
     made["keep"][:, 0] = True
     return {k: v for k, v in made.items() if k in ("source", "tokens", *names)}
 
