@@ -77,8 +77,8 @@ class Picture:
         ports = [(port, [s for v in _values(given) if v.node not in own for s in values.get(v, [])])
                  for port, given in node.inputs.items()]
         self.nodes.append({
-            "id": me, "label": o.what, "namespace": "/".join(space), "incomingEdges": _edges(ports),
-            "attrs": [_pair("name", o.name), *_attributes(o)],
+            "id": me, "label": f"{o.name}: {o.what}", "namespace": "/".join(space), "incomingEdges": _edges(ports),
+            "attrs": [_pair("op", o.what), *_attributes(o)],
             "inputsMetadata": [{"id": str(k), "attrs": [_pair("__tensor_tag", port)]}
                                for k, (port, sources) in enumerate(ports) if sources],
             "outputsMetadata": [_output(str(k), str(t), name) for k, (name, t) in enumerate(zip(node.outputs, node.types, strict=True))]})
@@ -169,12 +169,13 @@ def model_explorer(base: Compiled, head: Compiled, report: Report) -> dict[str, 
     _mark(old, new, found, report)
     entries = _entries(old, new, everything)
     sync = {"type": "sync_navigation", "mappingEntries": entries, "disableMappingFallback": True, "showDiffHighlights": True}
-    return dict(zip(FILES, (_collection(old, report.base), _collection(new, report.head), sync), strict=True))
+    return dict(zip(FILES, (_collection(old, report.base, "base"), _collection(new, report.head, "head"), sync), strict=True))
 
 
-def _collection(picture: Picture, side: Side | None) -> dict[str, Any]:
+def _collection(picture: Picture, side: Side | None, which: str) -> dict[str, Any]:
+    """One side; the ids of graphs must differ, or both panes show the same one."""
     assert side is not None
-    return {"label": side.label, "graphs": [{"id": side.name, "nodes": picture.nodes, "groupNodeAttributes": picture.groups}]}
+    return {"label": f"{side.label} ({which})", "graphs": [{"id": f"{side.name} ({which})", "nodes": picture.nodes, "groupNodeAttributes": picture.groups}]}
 
 
 def _edited(found: Sequence[Row], above: Sequence[int] = ()) -> Iterator[tuple[Row, Sequence[int]]]:

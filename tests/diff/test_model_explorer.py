@@ -82,6 +82,7 @@ def test_files_are_of_the_published_form(name, made):
         spaces = side["graphs"][0]["groupNodeAttributes"]
         assert {s + GROUP for s in spaces} | {"GraphInputs" + GROUP, "GraphOutputs" + GROUP} >= groups(side)
     typed(sync, SYNC)
+    assert base["label"] != head["label"] and base["graphs"][0]["id"] != head["graphs"][0]["id"]   # also where both have one name
     for key, side in (("leftNodeIds", base), ("rightNodeIds", head)):
         listed = [i for e in sync["mappingEntries"] for i in e[key]]
         assert len(listed) == len(set(listed)), "a node stands in one entry alone"
