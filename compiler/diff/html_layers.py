@@ -88,4 +88,4 @@ def _other(value: Any) -> dict[str, Any]:
 
 TABS: dict[str, Callable[[Any], dict[str, Any]]] = {"keys": _keys, "verify": _claims, "onnx": _onnx,
                                                      "checkpoint": _weights}
-TITLES = {"keys": "Key map", "verify": "Verified", "onnx": "ONNX", "checkpoint": "Weights"}
+TITLES = {"keys": "Key map", "verify": "Claims", "onnx": "ONNX", "checkpoint": "Weights"}

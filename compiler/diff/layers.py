@@ -196,8 +196,13 @@ def change(finding: Mapping[str, Any]) -> str:
 
 
 def placements(layer: Mapping[str, Any]) -> Iterator[str]:
-    """The operators that each side has no kernel for on the provider."""
+    """The operators that each side has no kernel for on the provider, its kernels of attention, and how that was found."""
     provider = layer["provider"].upper()
+    kernels = [", ".join(f"{k} x{n}" for k, n in side["kernels"].items()) or "none" for side in layer["sides"]]
+    if any(side["kernels"] or side["misplaced"] for side in layer["sides"]):
+        yield f"on {provider}: {layer['how']}"
+    if any(side["kernels"] for side in layer["sides"]):
+        yield f"attention: {kernels[0]}" + (f" -> {kernels[1]}" if kernels[0] != kernels[1] else "")
     for name, side in zip(("base", "head"), layer["sides"], strict=True):
         for on, what in (("cpu", f"not on {provider} but on the CPU"), ("none", f"with no kernel on {provider}, so that no session opens")):
             ops = [f"{m['op']} of {m['dtypes']} x{m['count']}" for m in side["misplaced"] if m["on"] == on]

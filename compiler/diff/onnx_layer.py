@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,13 @@ ONNX_RULES = {
     "onnx.weight-shape-changed": ("onnx.weight-shape-changed", "info"), "onnx.weight-added": ("onnx.weight-removed", "info"),
     "onnx.weight-removed": ("onnx.weight-added", "info"), "onnx.bytes-changed": ("onnx.bytes-changed", "info"),
     "onnx.ep-fallback": ("onnx.ep-restored", "warning"), "onnx.ep-restored": ("onnx.ep-fallback", "info"),
+    "onnx.kernel-lost": ("onnx.kernel-gained", "warning"), "onnx.kernel-gained": ("onnx.kernel-lost", "info"),
+    "onnx.kernel-changed": ("onnx.kernel-changed", "info"),
     "onnx.ep-unsupported": ("onnx.ep-supported", "breaking"), "onnx.ep-supported": ("onnx.ep-unsupported", "info"),
 }
 TARGETS = {CPU: ("ort-cpu", "float32"), CUDA: ("ort-cuda", "float16")}         # what specs are exported as, by the provider asked for
 MAIN = "ai.onnx"
+SDPA = ("FLASH", "EFFICIENT", "CUDNN", "TRT")                     # fused kernels of attention
 BITS = {"FLOAT": 32, "DOUBLE": 64, "FLOAT16": 16, "BFLOAT16": 16, "INT64": 64, "INT32": 32, "INT8": 8, "UINT8": 8, "INT4": 4, "UINT4": 4,
         "BOOL": 8}
 
@@ -55,7 +58,8 @@ class Site:
 @dataclass(frozen=True)
 class Exported:
     """One model as ONNX: `weights` are initializers by name, [dtype, shape]; `sites` the fusion report by path; `lines` those of the spec
-    that its nodes come from, by path; `placed` the nodes that a provider has no kernel for."""
+    that its nodes come from, by path; `placed` the nodes that a provider has no kernel for; `kernels` those of attention on CUDA, by path,
+    where a run or a dry run showed them."""
 
     label: str
     target: str
@@ -69,6 +73,7 @@ class Exported:
     weights: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     lines: Mapping[str, str] = field(default_factory=dict)
     placed: Mapping[str, tuple[Placed, ...]] = field(default_factory=dict)
+    kernels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
@@ -195,13 +200,27 @@ def onnx_layer(base: str, head: str, a: Compiled, b: Compiled, provider: str = "
     one, two = ours or emitted(a, base, target, kind), theirs or emitted(b, head, target, kind)
     note = "" if ours and theirs else "both" if other is None else f"`{base if ours is None else head}`"
     note = note and f"{note} as {'they' if note == 'both' else 'it'} would be exported for {target} in {kind}"
-    where = provider or (CPU if {one.target, two.target} == {"ort-cpu"} else CUDA)
+    where, how = provider or (CPU if {one.target, two.target} == {"ort-cpu"} else CUDA), f"the kernels of {runtime()}"
+    if provider == CUDA:
+        one, two, how = _run(one, two, (base if ours else None, head if theirs else None), (a, b), how)
     return {"sides": [_side(one, where), _side(two, where)], "findings": [f.data() for f in findings(one, two, where)], "note": note,
-            "provider": where, "runtime": runtime()}
+            "provider": where, "runtime": runtime(), "how": how}
+
+
+def _run(one: Exported, two: Exported, given: tuple[str | None, str | None], specs: tuple[Compiled, Compiled],
+         how: str) -> tuple[Exported, Exported, str]:
+    """Both sides as sessions on CUDA have them, where both can be run or dry-run; else as they are, and why."""
+    from .dry_run import NoRun, seen
+    try:
+        x, y = (seen(g, s, e.target, e.dtype) for g, s, e in zip(given, specs, (one, two), strict=True))
+    except NoRun as why:
+        return one, two, f"{how} (no dry run: {why})"
+    one, two = (replace(e, placed={**e.placed, CUDA: s.placed}, kernels=s.kernels) for e, s in ((one, x), (two, y)))
+    return one, two, x.how if x.how == y.how else f"{x.how}; {y.how}"
 
 
 def _nothing(why: str) -> dict[str, Any]:
-    return {"sides": [], "findings": [], "note": why, "provider": "", "runtime": ""}
+    return {"sides": [], "findings": [], "note": why, "provider": "", "runtime": "", "how": ""}
 
 
 def _side(x: Exported, provider: str) -> dict[str, Any]:
@@ -209,7 +228,8 @@ def _side(x: Exported, provider: str) -> dict[str, Any]:
             "ops": dict(sorted(x.ops.items())),
             "sites": len(x.sites), "fused": sum(s.fused for s in x.sites.values()), "weights": len(x.weights), "bytes": x.bytes,
             "misplaced": [{"where": _listed(p.path for p in found), "op": op, "dtypes": dtypes, "on": on, "count": len(found)}
-                          for (op, dtypes, on), found in _kinds(x.placed.get(provider, ())).items()]}
+                          for (op, dtypes, on), found in _kinds(x.placed.get(provider, ())).items()],
+            "kernels": dict(sorted(Counter(x.kernels.values()).items()))}
 
 
 def _kinds(placed: Iterable[Placed]) -> dict[tuple[str, str, str], list[Placed]]:
@@ -225,7 +245,7 @@ def findings(a: Exported, b: Exported, provider: str = CUDA) -> list[Finding]:
            if getattr(a, n) != getattr(b, n)]
     out += _opsets(a, b)
     out += _sites(a, b)
-    out += _placements(a, b, provider)
+    out += [*_placements(a, b, provider), *_kernels(a, b)]
     for what in ("input", "output"):
         ours, theirs = getattr(a, f"{what}s"), getattr(b, f"{what}s")
         out += [Finding(f"onnx.{what}-{_change(ours, theirs, n)}", n, ours.get(n), theirs.get(n))
@@ -279,6 +299,18 @@ def _placements(a: Exported, b: Exported, provider: str) -> Iterator[Finding]:
         rules = ("unsupported", "supported") if 2 in bad else ("fallback", "restored")
         rule = f"onnx.ep-{rules[bad[1] < bad[0]]}"
         found.setdefault((rule, was, now, f"{provider.upper()} does not take {p.op} of {p.dtypes}"), []).append(path)
+    yield from _folded(found, a, b)
+
+
+def _kernels(a: Exported, b: Exported) -> Iterator[Finding]:
+    """Attention that both sides have, in other kernels."""
+    found: dict[tuple[str, Any, Any, str], list[str]] = {}
+    for path, old in a.kernels.items():
+        new = b.kernels.get(path)
+        if new is not None and new != old:
+            was, now = ({*x.split(" and ")} <= {*SDPA} for x in (old, new))
+            rule = "changed" if was == now else "lost" if was else "gained"
+            found.setdefault((f"onnx.kernel-{rule}", old, new, ""), []).append(path)
     yield from _folded(found, a, b)
 
 

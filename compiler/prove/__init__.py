@@ -5,6 +5,6 @@ chooses kernels over a stand-in device (`device.cpp`) that computes nothing. So 
 """
 
 from .build import Missing, standin
-from .proof import prove, ready
+from .proof import FUSED, Found, beyond_sizes, cases_of, observe, prove, ready
 
-__all__ = ["Missing", "prove", "ready", "standin"]
+__all__ = ["FUSED", "Found", "Missing", "beyond_sizes", "cases_of", "observe", "prove", "ready", "standin"]

@@ -54,13 +54,18 @@ def prove(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """
     folder, manifest = Path(folder), read(folder)
     cases = cases_of(manifest)
-    found = (_probe(folder, cases, {}, RAN) if _gpu() else None) or _dry(folder, cases)
+    found = observe(folder, cases)
     names = [" ".join(f"{k}={v}" for k, v in c.items()) for c in cases]
     sites = _sites(manifest, found.kernels)
     short = [found.error] if found.error else [s for site in sites for s in _site_shortfalls(site, names)] + _strays(found.on_cpu)
     kernels = Counter(FUSED.get(k, str(k)) for site in sites for k in site["kernels"] if k)
     return {"status": "failed" if short else "passed", "how": found.how, "runtime": found.runtime, "cases": names,
             "kernels": dict(sorted(kernels.items())), "sites": sites, "shortfalls": short}
+
+
+def observe(folder: Path, cases: list[dict[str, int]]) -> Found:
+    """What a session of an artifact does on CUDA, in a run or in a dry run. Raises `Missing`."""
+    return (_probe(folder, cases, {}, RAN) if _gpu() else None) or _dry(folder, cases)
 
 
 def cases_of(manifest: Manifest) -> list[dict[str, int]]:
@@ -153,8 +158,12 @@ def _strays(on_cpu: Iterable[Mapping[str, Any]]) -> list[str]:
     """Nodes on the CPU that give more than whole numbers on one axis at most."""
     found: dict[str, str] = {}
     for event in on_cpu:
-        more = [f"{kind}{shape}" for out in event["outputs"] for kind, shape in out.items() if kind not in WHOLE or len(shape) > 1]
-        if more:
+        if more := [f"{kind}{shape}" for kind, shape in beyond_sizes(event)]:
             found.setdefault(event["node"], f"{event['op']} `{event['node']}` runs on the CPU and gives {', '.join(more)}")
     return list(found.values())
 
+
+
+def beyond_sizes(event: Mapping[str, Any]) -> list[tuple[str, list[int]]]:
+    """(dtype, shape) of what a node gives that is more than sizes."""
+    return [(kind, shape) for out in event["outputs"] for kind, shape in out.items() if kind not in WHOLE or len(shape) > 1]

@@ -334,7 +334,7 @@ def test_the_whole_width(show):
 def test_hostile_views_run_nothing(show):
     browser = show("hostile")
     told = texts(browser, "[role=tab]")
-    assert {"Wiring", "Key map", "Verified", "ONNX", "Weights", "YAML"} <= set(told) and "</script><script>window.hit = 1</script>" in told
+    assert {"Wiring", "Key map", "Claims", "ONNX", "Weights", "YAML"} <= set(told) and "</script><script>window.hit = 1</script>" in told
     for k in range(1, len(told) + 1):
         browser.run(f"document.querySelectorAll('[role=tab]')[{k - 1}].click()")
         browser.run("document.querySelectorAll('.panel:not([hidden]) :is(a, button)').forEach(a => a.dispatchEvent("

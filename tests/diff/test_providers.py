@@ -14,9 +14,11 @@ from nnspec.cli import main
 from nnspec.diff.layers import placements
 from nnspec.diff.onnx_layer import ONNX_RULES, Exported, findings
 from nnspec.diff.providers import CPU, CUDA, Placed, _table, misplaced
-from nnspec.prove.build import Missing, standin
+from nnspec.prove import Missing, ready, standin
 from onnx import TensorProto, helper
 from zoo import HARD, MODELS, model
+
+from .convertible import PLAIN
 
 PLACE = """
 import sys
@@ -144,7 +146,22 @@ def test_types_are_followed_into_bodies_and_through_casts():
     assert misplaced(made, {}, CUDA) == []
 
 
-def test_a_node_that_leaves_cuda_is_a_fallback_and_coming_back_its_mirror(run):
+@pytest.fixture(params=[False, True], ids=["table", "dry run"])
+def dry(request, monkeypatch):
+    """Whether the device is dry-run; else the table alone is there."""
+    def absent():
+        raise Missing("there is no g++ here")
+    if not request.param:
+        monkeypatch.setattr("nnspec.diff.dry_run.ready", absent)
+        return False
+    try:
+        ready()
+    except Missing as missing:
+        pytest.skip(f"{missing}: {missing.help}")
+    return True
+
+
+def test_a_node_that_leaves_cuda_is_a_fallback_and_coming_back_its_mirror(run, dry):
     for name in "ab":
         nnspec.load(f"{name}.yaml").export(name, init=0, certify="none")
     found = layer(run, "a", "b", "--ep", "cuda")
@@ -152,11 +169,45 @@ def test_a_node_that_leaves_cuda_is_a_fallback_and_coming_back_its_mirror(run):
     assert [lost[k] for k in ("rule", "level", "where", "before", "after")] == ["onnx.ep-fallback", "warning", "h", "cuda", "cpu"]
     assert (lost["note"], lost["line"]) == ("CUDA does not take GRU of float32", "b.yaml:5")
     assert found["sides"][0]["misplaced"] == [] and found["provider"] == "cuda" and found["runtime"] == "ONNX Runtime 1.31"
+    assert ("selected (dry run), ONNX Runtime" if dry else "(no dry run: there is no g++ here)") in found["how"]
     assert found["sides"][1]["misplaced"] == [{"where": "h", "op": "GRU", "dtypes": "float32", "on": "cpu", "count": 1}]
     (back,) = [f for f in layer(run, "b", "a", "--ep", "cuda")["findings"] if f["rule"].startswith("onnx.ep")]
     assert (back["rule"], back["before"], back["after"]) == ("onnx.ep-restored", "cpu", "cuda")
     assert not any(f["rule"].startswith("onnx.ep") for f in layer(run, "a", "b")["findings"])       # made for the CPU, where it runs
     assert run("a", "b", "--ep", "cuda", "--fail-on", "deploy")[0] == 1 and run("a", "b", "--fail-on", "deploy")[0] == 0
+
+
+def test_attention_kernels_are_those_of_the_dry_run(run, tmp_path):
+    """Exports for the CPU run on CUDA too, without fused kernels; specs are run with weights that are zeros."""
+    try:
+        ready()
+    except Missing as missing:
+        pytest.skip(f"{missing}: {missing.help}")
+    text = PLAIN.replace("width: 24", "width: 48")
+    (tmp_path / "c.yaml").write_text(text)
+    (tmp_path / "d.yaml").write_text(text.replace("causal: true}", "causal: true, kv_heads: 4}"))
+    for target, dtype in (("ort-cpu", "float32"), ("ort-cuda", "float16")):
+        nnspec.load("c.yaml").export(target, init=0, target=target, dtype=dtype, certify="none")
+    found = layer(run, "ort-cuda", "ort-cpu", "--ep", "cuda")
+    (lost,) = [f for f in found["findings"] if f["rule"].startswith("onnx.kernel")]
+    assert [lost[k] for k in ("rule", "level", "where", "before", "after", "count")] == [
+        "onnx.kernel-lost", "warning", "layers.{0..3}.attention.attended", "FLASH", "MATH", 4]
+    assert [s["kernels"] for s in found["sides"]] == [{"FLASH": 4}, {"MATH": 4}]
+    (back,) = [f for f in layer(run, "ort-cpu", "ort-cuda", "--ep", "cuda")["findings"] if f["rule"].startswith("onnx.kernel")]
+    assert (back["rule"], back["before"], back["after"]) == ("onnx.kernel-gained", "MATH", "FLASH")
+    specs = layer(run, "c.yaml", "d.yaml", "--ep", "cuda")
+    assert [s["kernels"] for s in specs["sides"]] == [{"FLASH": 4}] * 2 and not any("kernel" in f["rule"] for f in specs["findings"])
+    assert "attention: FLASH x4 -> MATH x4" in run("ort-cuda", "ort-cpu", "--ep", "cuda")[1]
+
+
+def test_what_cannot_be_run_is_looked_up(run, monkeypatch):
+    nnspec.load("a.yaml").export("bare", no_weights=True, certify="none")
+    found = layer(run, "bare", "b.yaml", "--ep", "cuda")
+    assert "no dry run: " in found["how"] and "the kernels of ONNX Runtime" in found["how"]
+    assert [f["where"] for f in found["findings"] if f["rule"] == "onnx.ep-fallback"] == ["h"]
+    monkeypatch.setattr("nnspec.diff.dry_run.LARGEST", 10)
+    monkeypatch.setattr("nnspec.diff.dry_run.ready", lambda: None)
+    assert "parameters is not run" in layer(run, "a.yaml", "b.yaml", "--ep", "cuda")["how"]
 
 
 def test_two_specs_are_compared_as_they_would_be_exported(run):
