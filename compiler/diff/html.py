@@ -201,7 +201,7 @@ def _edit(number: int, e: Edit, report: Report) -> dict[str, Any]:
 
 
 def _place(at: Place | None) -> list[Any] | None:
-    return at and [at.file, at.line]
+    return [at.file, at.line] if at else None
 
 
 def _what(rule: str) -> str:

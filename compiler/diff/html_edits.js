@@ -48,7 +48,7 @@ function drawVerdicts() {
       ),
     ),
   );
-  const alerts = [...report.diagnostics.map(t => ['warn', t]), ...[...report.notes, ...all.shared].map(t => ['note', t]), ];
+  const alerts = [...report.diagnostics.map(t => ['warn', t]), ...[...report.notes, ...all.shared].map(t => ['note', t])];
   byId('alerts').replaceChildren(...alerts.map(([tone, t]) => el('p', { class: `alert ${tone}` }, icon(tone), prose(t))), ...failures());
 }
 
@@ -102,7 +102,7 @@ function unchanged() {
   const both = report.base && report.head;
   return el(
     'div',
-    { class: 'empty hero' },
+    { class: `empty hero ${both ? 'ok' : report.base ? 'warn' : 'note'}` },
     icon(both ? 'ok' : 'note'),
     el('b', {}, both ? 'No architectural change' : report.base ? 'The spec was removed' : 'A new spec'),
     text((report.head || report.base).facts),

@@ -18,13 +18,26 @@ function drawSources(section) {
   const plus = files.flatMap(f => f.lines).filter(l => l[0] === '+').length;
   const minus = files.flatMap(f => f.lines).filter(l => l[0] === '-').length;
   section.replaceChildren(
-    titled('YAML', el('span', { class: 'legend' }, el('span', {}, el('b', { class: 'added' }, '+'), plural(plus, 'line')),
-      el('span', {}, el('b', { class: 'removed' }, '−'), plural(minus, 'line')))),
+    titled(
+      'YAML',
+      el(
+        'span',
+        { class: 'legend' },
+        el('span', {}, el('b', { class: 'added' }, '+'), plural(plus, 'line')),
+        el('span', {}, el('b', { class: 'removed' }, '−'), plural(minus, 'line')),
+      ),
+    ),
     el(
       'div',
       { class: 'view' },
       files.map(fileView),
-      same.length > 0 && el('p', { class: 'muted' }, `${plural(same.length, 'more file')} without a change: `, same.map((n, k) => [k ? ', ' : '', text(n, 'mono')])),
+      same.length > 0 &&
+        el(
+          'p',
+          { class: 'muted' },
+          `${plural(same.length, 'more file')} without a change: `,
+          same.map((n, k) => [k ? ', ' : '', text(n, 'mono')]),
+        ),
     ),
   );
   mark(current);
@@ -81,7 +94,11 @@ function foldRow(file, from, to) {
     document.querySelector(`[data-line="${file.id}-${from}"]`)?.focus();
   };
   const what = state.query ? 'other' : 'unchanged';
-  return el('div', { role: 'row', class: 'foldrow' }, el('button', { type: 'button', role: 'cell', click }, `⋯ ${to - from} ${what} lines`));
+  return el(
+    'div',
+    { role: 'row', class: 'foldrow' },
+    el('button', { type: 'button', role: 'cell', click }, `⋯ ${to - from} ${what} lines`),
+  );
 }
 
 function lineRow(file, line, first) {
@@ -89,25 +106,46 @@ function lineRow(file, line, first) {
   const name = { '=': 'same', '+': 'added', '-': 'removed', '': 'cut' }[sign];
   return el(
     'div',
-    { role: 'row', class: `line ${name} ${first ? 'hunk' : ''}`, tabindex: -1, 'data-line': `${file.id}-${file.lines.indexOf(line)}`,
-      'data-edits': edits.join(' ') || null },
+    {
+      role: 'row',
+      class: `line ${name} ${first ? 'hunk' : ''}`,
+      tabindex: -1,
+      'data-line': `${file.id}-${file.lines.indexOf(line)}`,
+      'data-edits': edits.join(' ') || null,
+    },
     el('span', { role: 'cell', class: 'no' }, a ?? ''),
     el('span', { role: 'cell', class: 'no' }, b ?? ''),
-    el('span', { role: 'cell', class: 'sign' }, el('span', { 'aria-hidden': 'true' }, { '+': '+', '-': '−' }[sign] || ''), sign !== '=' && hidden(name)),
+    el(
+      'span',
+      { role: 'cell', class: 'sign' },
+      el('span', { 'aria-hidden': 'true' }, { '+': '+', '-': '−' }[sign] || ''),
+      sign !== '=' && hidden(name),
+    ),
     el('code', { role: 'cell', class: 'text', dir: 'ltr' }, coloured(pieces)),
-    el('span', { role: 'cell', class: 'chips' }, edits.map(n => el('a', { class: 'chip', href: anchor(`edit-${n}`), 'aria-label': `edit ${n}` }, `#${n}`))),
+    el(
+      'span',
+      { role: 'cell', class: 'chips' },
+      edits.map(n => el('a', { class: 'chip', href: anchor(`edit-${n}`), 'aria-label': `edit ${n}` }, `#${n}`)),
+    ),
   );
 }
 
 /** Pieces of a line, every second one marked; keys, comments and quoted words have colours of their own. */
 function coloured(pieces) {
   const whole = pieces.join('');
-  const spans = whole.length > 1000 ? [] : [...whole.matchAll(WORDS)].map(m => [m.index, m.index + m[0].length, { '#': 'comment', '"': 'quoted', "'": 'quoted' }[m[0][0]] || 'key']);
+  const spans =
+    whole.length > 1000
+      ? []
+      : [...whole.matchAll(WORDS)].map(m => [
+          m.index,
+          m.index + m[0].length,
+          { '#': 'comment', '"': 'quoted', "'": 'quoted' }[m[0][0]] || 'key',
+        ]);
   let at = 0;
   return pieces.map((piece, k) => {
     const parts = [];
     const [start, stop] = [at, at + piece.length];
-    for (let x = start; x < stop; ) {
+    for (let x = start; x < stop;) {
       const span = spans.find(([, end]) => end > x);
       const inside = span && span[0] <= x;
       const to = Math.min(stop, !span ? stop : inside ? span[1] : span[0]);

@@ -3,7 +3,8 @@
 const statusCell = s => el('span', { class: 'status' }, el('i', { class: s.replace(/ /g, '-') }), s);
 const tone = d => (d > 0 ? 'up' : d < 0 ? 'down' : 'zero');
 const toned = (d, ...content) => el('span', { class: tone(d) }, content);
-const amount = ([said, exact]) => el('span', { title: exact || null }, broken(said.replaceAll(' ', '\u00a0'), ','), exact && el('small', {}, exact));
+const amount = ([said, exact]) =>
+  el('span', { title: exact || null }, broken(said.replaceAll(' ', '\u00a0'), ','), exact && el('small', {}, exact));
 
 /** What a cell of a kind is made into; a cell that is an element stands for itself. */
 const CELLS = {
@@ -43,7 +44,11 @@ function table(label, allColumns, allRows) {
 
 /** Text that may break after a sign too. */
 const broken = (content, after) =>
-  el('span', { class: 'words' }, content.split(after).map((part, k, all) => [part + (k < all.length - 1 ? after : ''), el('wbr')]));
+  el(
+    'span',
+    { class: 'words' },
+    content.split(after).map((part, k, all) => [part + (k < all.length - 1 ? after : ''), el('wbr')]),
+  );
 
 const titled = (name, ...more) => el('div', { class: 'title' }, el('h2', {}, name), more);
 
@@ -56,10 +61,22 @@ function drawCosts() {
     bar.style.width = `${(Math.min(Math.abs(m.percent || 0), 100) / most) * 50}%`;
     return Boolean(m.delta) && m.percent !== null && el('span', { class: 'gauge', 'aria-hidden': 'true' }, bar);
   };
-  const columns = [['', 'text'], ['Before', 'amount'], ['After', 'amount'], ['Delta', 'amount'], ['Change', 'number']];
+  const columns = [
+    ['', 'text'],
+    ['Before', 'amount'],
+    ['After', 'amount'],
+    ['Delta', 'amount'],
+    ['Change', 'number'],
+  ];
   const rows = report.metrics.map(m => ({
     'data-metric': m.key,
-    cells: [broken(m.name, '.'), m.before, m.after, toned(m.delta, amount(m.deltaText)), el('span', {}, toned(m.delta, m.percentText || '0'), gauge(m))],
+    cells: [
+      broken(m.name, '.'),
+      m.before,
+      m.after,
+      toned(m.delta, amount(m.deltaText)),
+      el('span', {}, toned(m.delta, m.percentText || '0'), gauge(m)),
+    ],
   }));
   const sizes = report.sizes && el('span', { class: 'muted' }, `at ${report.sizes}`);
   const long = report.metrics.some(m => [m.before, m.after, m.deltaText].some(a => Math.max(...a.map(t => t.length)) > 14));
@@ -86,11 +103,17 @@ function byEdit() {
 
 // tensors
 
-const TENSORS = [['What', 'status'], ['Tensor', 'path'], ['Shape', 'change'], ['Count', 'number'], ['Numbers', 'number']];
+const TENSORS = [
+  ['What', 'status'],
+  ['Tensor', 'path'],
+  ['Shape', 'change'],
+  ['Count', 'number'],
+  ['Numbers', 'number'],
+];
 
 function tensorRow(t) {
   const one = t.base === t.head || t.base === null || t.head === null;
-  const name = one ? t.head ?? t.base : el('span', {}, values(t.base, t.head));
+  const name = one ? (t.head ?? t.base) : el('span', {}, values(t.base, t.head));
   const shape = t.before === null || t.after === null ? [t.before ?? t.after, t.before ?? t.after] : [t.before, t.after];
   return { 'data-tensor': t.head ?? t.base, cells: [t.status, name, shape, `× ${t.count.toLocaleString('en')}`, t.elements] };
 }
@@ -103,8 +126,23 @@ function counted(tensors) {
   return [...by].map(([s, n]) => `${n.toLocaleString('en')} ${s}`).join(', ');
 }
 
-const ORDER = ['silent', 'refused', 'wrong', 'missing', 'unexpected', 'renamed', 'reshaped', 'other-dtype', 'exact', 'approx', 'new', 'dropped', 'kept',
-  'same', 'as-is'];
+const ORDER = [
+  'silent',
+  'refused',
+  'wrong',
+  'missing',
+  'unexpected',
+  'renamed',
+  'reshaped',
+  'other-dtype',
+  'exact',
+  'approx',
+  'new',
+  'dropped',
+  'kept',
+  'same',
+  'as-is',
+];
 const chosenKinds = new Map(); // of a table, the kinds of rows that show
 
 /** A table with a button for each kind of row. Items are `{ kind, count, hay, row }`; those of `quiet` kinds show when asked for. */
@@ -129,7 +167,13 @@ function kindsTable(id, title, columns, items, quiet) {
     const none = state.query ? 'No row of these kinds matches.' : 'Nothing of the other kinds. Choose a kind above to list its rows.';
     holder.replaceChildren(
       titled(title, filters),
-      shown.length ? table(title, columns, shown.map(t => t.row)) : el('p', { class: 'empty' }, none),
+      shown.length
+        ? table(
+            title,
+            columns,
+            shown.map(t => t.row),
+          )
+        : el('p', { class: 'empty' }, none),
     );
   };
   draw();

@@ -12,7 +12,13 @@ function makeTabs() {
   report.layers.forEach((layer, k) => {
     const id = ['keys', 'verify', 'onnx', 'checkpoint'].includes(layer.id) ? layer.id : `layer-${k}`;
     const all = layer.tables.flatMap(t => t.rows);
-    addTab(id, layer.title, section => drawLayer(layer, section), () => all.filter(r => matches(said(r))).length, null);
+    addTab(
+      id,
+      layer.title,
+      section => drawLayer(layer, section),
+      () => all.filter(r => matches(said(r))).length,
+      null,
+    );
   });
   if (report.sources?.files.length) {
     addTab('yaml', 'YAML', drawSources, () => report.sources.files.flatMap(f => f.lines).filter(lineMatches).length, '.hunk');
@@ -21,7 +27,11 @@ function makeTabs() {
   if (!tabs.length) return;
   const wide = el('button', { type: 'button', id: 'wide', title: 'Use the whole width (w)', 'aria-pressed': 'false', click: toggleWide });
   wide.append(icon('wide'));
-  const list = el('div', { class: 'tabs', role: 'tablist', 'aria-label': 'Views', keydown: onTabKey }, tabs.map(t => t.button));
+  const list = el(
+    'div',
+    { class: 'tabs', role: 'tablist', 'aria-label': 'Views', keydown: onTabKey },
+    tabs.map(t => t.button),
+  );
   byId('panels').replaceChildren(el('div', { class: 'tabbar' }, list, wide), ...tabs.map(t => t.section));
   showTab(tabs[0].id);
 }

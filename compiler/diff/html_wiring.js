@@ -26,7 +26,10 @@ function indexWiring() {
 }
 
 function drawWiring(section) {
-  const modes = [['One picture', true], ['Side by side', false]].map(([name, value]) =>
+  const modes = [
+    ['One picture', true],
+    ['Side by side', false],
+  ].map(([name, value]) =>
     el('button', { type: 'button', 'aria-pressed': String(together === value), click: () => setTogether(value) }, name),
   );
   const legend = ['changed', 'added', 'removed', 'moved', 'renamed']
@@ -35,13 +38,18 @@ function drawWiring(section) {
   const shown = report.wiring.drawings.filter(d => matches(d.hay) || d.boxes.some(b => matches(b.hay)));
   const more = report.wiring.more;
   section.replaceChildren(
-    titled('Wiring', el('div', { class: 'legend' }, legend), el('div', { class: 'group modes', role: 'group', 'aria-label': 'Sides' }, modes)),
+    titled(
+      'Wiring',
+      el('div', { class: 'legend' }, legend),
+      report.base && report.head && el('div', { class: 'group modes', role: 'group', 'aria-label': 'Sides' }, modes),
+    ),
     el(
       'div',
       { class: 'view drawings' },
       shown.map(drawing),
       shown.length === 0 && el('p', { class: 'empty' }, 'No drawing matches.'),
-      more > 0 && el('p', { class: 'muted' }, `${plural(more, 'more region')} changed; there is no room to draw all. The architecture shows them.`),
+      more > 0 &&
+        el('p', { class: 'muted' }, `${plural(more, 'more region')} changed; there is no room to draw all. The architecture shows them.`),
     ),
   );
   mark(current);
@@ -67,7 +75,13 @@ function drawing(d) {
     {},
     el('h3', {}, d.place === 'the model' ? 'The model' : link(d.place)),
     (base || head) && el('span', { class: 'muted mono' }, base === head || !base || !head ? text(head || base) : values(base, head)),
-    d.others.length > 0 && el('span', { class: 'muted' }, 'and the same in ', d.others.map((p, k) => [k ? ', ' : '', link(p)])),
+    d.others.length > 0 &&
+      el(
+        'span',
+        { class: 'muted' },
+        'and the same in ',
+        d.others.map((p, k) => [k ? ', ' : '', link(p)]),
+      ),
   );
   const left = d.left > 0 && el('p', { class: 'muted' }, `${plural(d.left, 'more node')} left out: a drawing has no room for all.`);
   const wires = el(
@@ -75,8 +89,13 @@ function drawing(d) {
     { class: 'wires' },
     changed.map(w => el('li', {}, el('b', { class: w.m, 'aria-hidden': 'true' }, SIGNS[w.m]), el('span', {}, wireText(d, w)))),
   );
-  const list = changed.length > 0 && el('details', { class: 'more' }, el('summary', {}, `${plural(changed.length, 'wire')} changed`), wires);
-  const pictures = el('div', { class: `pictures ${sides.length > 1 ? 'two' : ''}` }, sides.map(side => picture(d, side)));
+  const list =
+    changed.length > 0 && el('details', { class: 'more' }, el('summary', {}, `${plural(changed.length, 'wire')} changed`), wires);
+  const pictures = el(
+    'div',
+    { class: `pictures ${sides.length > 1 ? 'two' : ''}` },
+    sides.map(side => picture(d, side)),
+  );
   const made = el('article', { class: 'drawing', 'data-place': d.place }, heading, pictures, left, list);
   made.style.flex = `${d.size[0]} 1 ${Math.min(sides.length * (d.size[0] + 90), 2000)}px`;
   return made;
@@ -85,8 +104,12 @@ function drawing(d) {
 const boxName = b => (b.lines[0][1] ?? b.lines[0][0]).replace(/^▸ /, '');
 function wireText(d, w) {
   const port = w.ports[1] || w.ports[0];
-  return [w.m === 'added' ? 'added: ' : 'removed: ', text(boxName(d.boxes[w.from]), '', 'code'), ' → ',
-    text(boxName(d.boxes[w.to]) + (port && port !== 'in' ? `.${port}` : ''), '', 'code')];
+  return [
+    w.m === 'added' ? 'added: ' : 'removed: ',
+    text(boxName(d.boxes[w.from]), '', 'code'),
+    ' → ',
+    text(boxName(d.boxes[w.to]) + (port && port !== 'in' ? `.${port}` : ''), '', 'code'),
+  ];
 }
 
 function picture(d, side) {
@@ -145,12 +168,20 @@ function box(b, side) {
     svg('rect', { width: w, height: h, rx: b.kind === 'node' ? 7 : h / 2 }),
     SIGNS[b.m] && svg('text', { class: 'mark', x: 11, y: 20, 'aria-hidden': 'true' }, SIGNS[b.m]),
     svg('text', { class: 'name', x: SIGNS[b.m] ? 26 : 11, y: 20 }, line(name, side, false)),
-    b.lines.slice(1).filter(([o, n]) => (side === 'base' ? o : side === 'head' ? n : true) !== null).map((l, k) => svg('text', { x: 11, y: 37 + 17 * k }, line(l, side, b.lines[0][0] !== null && b.lines[0][1] !== null))),
+    b.lines
+      .slice(1)
+      .filter(([o, n]) => (side === 'base' ? o : side === 'head' ? n : true) !== null)
+      .map((l, k) => svg('text', { x: 11, y: 37 + 17 * k }, line(l, side, b.lines[0][0] !== null && b.lines[0][1] !== null))),
     b.tag && svg('text', { class: 'edits', x: w - 10, y: 20 }, b.tag),
   ];
   const place = { class: classes, transform: `translate(${x} ${y})` };
   if (b.kind !== 'node') return svg('g', place, parts);
-  const to = { href: anchor(`path:${encodeURIComponent(b.k)}`), 'data-key': b.k, 'data-edits': b.e.join(' '), 'aria-label': spoken.filter(Boolean).join('') };
+  const to = {
+    href: anchor(`path:${encodeURIComponent(b.k)}`),
+    'data-key': b.k,
+    'data-edits': b.e.join(' '),
+    'aria-label': spoken.filter(Boolean).join(''),
+  };
   return svg('a', { ...place, ...to, tabindex: b.m === 'same' ? -1 : 0 }, parts);
 }
 

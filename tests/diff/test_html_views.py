@@ -362,7 +362,7 @@ def test_a_failed_comparison(show):
     assert "The comparison failed" in text(browser, "#verdicts") and texts(browser, "#alerts p") == ["error: no op `liner` <b>"]
     assert browser.run("document.title").startswith("1 failed")
     assert browser.run("document.getElementById('panels').getClientRects().length") == 0
-    assert browser.run("getComputedStyle(document.querySelector('.tools')).visibility") == "hidden"
+    assert browser.run("getComputedStyle(document.querySelector('.tools')).display") == "none"
 
 
 def test_what_a_screen_reader_tells_of_the_views(show):
