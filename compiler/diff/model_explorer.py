@@ -175,7 +175,8 @@ def model_explorer(base: Compiled, head: Compiled, report: Report) -> dict[str, 
 def _collection(picture: Picture, side: Side | None, which: str) -> dict[str, Any]:
     """One side; the ids of graphs must differ, or both panes show the same one."""
     assert side is not None
-    return {"label": f"{side.label} ({which})", "graphs": [{"id": f"{side.name} ({which})", "nodes": picture.nodes, "groupNodeAttributes": picture.groups}]}
+    graph = {"id": f"{side.name} ({which})", "nodes": picture.nodes, "groupNodeAttributes": picture.groups}
+    return {"label": f"{side.label} ({which})", "graphs": [graph]}
 
 
 def _edited(found: Sequence[Row], above: Sequence[int] = ()) -> Iterator[tuple[Row, Sequence[int]]]:
