@@ -14,7 +14,7 @@ import numpy as np
 
 from .errors import ArtifactError, check, suggest
 from .manifest import GENAI, Input, Manifest
-from .steps import NEW
+from .steps import ASKED, NEW, WANTED
 
 _DEFAULTS = {"B": 2, "S": 7}
 _ODD = (5, 3, 9, 11, 13)
@@ -66,7 +66,10 @@ def random_inputs(manifest: Manifest, sizes: Mapping[str, int] | None = None, se
     rng = np.random.default_rng(seed)
     try:
         empty = {s.name for s in manifest.stream.states if s.start is None} if manifest.stream else ()
-        return {x.name: _zeros(x, known) if x.name in empty else _random(x, known, rng) for x in manifest.inputs}
+        made = {x.name: _zeros(x, known) if x.name in empty else _random(x, known, rng) for x in manifest.inputs}
+        if manifest.stream and WANTED in made:
+            made[WANTED][:] = np.arange(known[ASKED]) % max(known[NEW], 1)              # every position, in order
+        return made
     except (ValueError, MemoryError, OverflowError):
         told = ", ".join(f"{k}={v}" for k, v in known.items())
         raise ArtifactError("bad-inputs", f"inputs of the sizes {told} do not fit in memory") from None
@@ -145,6 +148,8 @@ def _sizes(manifest: Manifest, given: Mapping[str, int]) -> dict[str, int]:
                 problems.append(ArtifactError("bad-inputs", f"`{state.capacity}` is {given[state.capacity]}, but `{state.name}` needs "
                                               f"{known[NEW]} at least", f"it holds the {known[NEW]} new positions, `{NEW}`"))
     check(problems)
+    if ASKED in known and ASKED not in given and manifest.stream:
+        known[ASKED] = known[NEW]
     if manifest.form == GENAI and "total" not in given:
         known["total"] = known["P"] + known["N"]
     return known

@@ -19,7 +19,7 @@ from .errors import ArtifactError, check
 from .manifest import NO_WEIGHTS, STEP, Manifest, Output, read
 from .origin import explain
 from .session import PROVIDERS, Artifact, load, open
-from .steps import NEW, NEW_LENGTH, State
+from .steps import ASKED, NEW, NEW_LENGTH, WANTED, State
 
 CAPACITY, PIECE = 64, 512         # slots at the start, and most positions of one run
 _FEWEST, _NUMBERS = 32, 1 << 24   # positions and numbers of one run when only the last position is asked for
@@ -36,8 +36,11 @@ class Decoder:
         self.provider = step.provider
         self.device = "cuda" if step.provider == PROVIDERS["cuda"] else "cpu"
         states = {s.name for s in self.stream.states}
-        self.outputs = tuple(x for x in step.outputs if x.name not in states)
+        self._told = {x.name: x.shape for x in step.outputs}
+        self.outputs = tuple(replace(x, shape=tuple(NEW if n == ASKED else n for n in x.shape))
+                             for x in step.outputs if x.name not in states)
         self.chunk = tuple(x for x in manifest.inputs if x.name in (*self.stream.chunk, NEW_LENGTH))
+        self._wanted = next((x for x in manifest.inputs if x.name == WANTED), None)
         self._held = {x.name: x.held for x in step.outputs}
         self._asked = replace(manifest, inputs=self.chunk)
 
@@ -108,7 +111,7 @@ class Running:
         self._states: dict[str, Buffer] = {}
         self._spare: dict[str, Buffer] = {}
         for state in stream.states:
-            self._put(state, given[state.start] if state.start else np.zeros(self._shape(state), bool))
+            self._put(state, given[state.start] if state.start else None)
         self._tables = self._made_tables()
         self._kept: dict[tuple[Any, ...], list[_Run | None]] = {}
         self._turn = 0
@@ -121,7 +124,8 @@ class Running:
         """
         arrays, length, count = self._checked(new_length, chunk)
         outputs = self.decoder.outputs
-        pieces = [self._run(part, new, size, outputs) for part, new, size, _ in _pieces(arrays, length, count, PIECE)]
+        pieces = [self._run(part, new, size, outputs, np.tile(np.arange(size), (self.rows, 1)))
+                  for part, new, size, _ in _pieces(arrays, length, count, PIECE)]
         if len(pieces) == 1:
             return {k: v.copy() for k, v in pieces[0].items()}
         return {x.name: np.concatenate([p[x.name] for p in pieces], x.shape.index(NEW)) for x in outputs if NEW in x.shape}
@@ -133,21 +137,22 @@ class Running:
         """
         arrays, length, count = self._checked(new_length, chunk)
         wanted = tuple(x for x in self.decoder.outputs if NEW in x.shape and (outputs is None or x.name in outputs))
-        wide = max((int(np.prod([n for n in x.shape if isinstance(n, int)])) for x in wanted), default=1)
+        told = self.decoder._told
+        wide = max((int(np.prod([n for n in x.shape if isinstance(n, int)])) for x in wanted if NEW in told[x.name]), default=1)
         last: dict[str, np.ndarray] = {}
         for part, new, size, at in _pieces(arrays, length, count, min(PIECE, max(_FEWEST, _NUMBERS // (wide * self.rows)))):
-            found = self._run(part, new, size, wanted)
-            rows = np.flatnonzero((at < length) & (length <= at + size))
+            rows, ends = np.flatnonzero((at < length) & (length <= at + size)), np.clip(length - 1 - at, 0, size - 1)
+            found = self._run(part, new, size, wanted, ends[:, None])
             for x in wanted:
                 by_row = np.moveaxis(found[x.name], x.shape.index(NEW), 1)
                 held = last.setdefault(x.name, np.zeros((self.rows, *by_row.shape[2:]), by_row.dtype))
-                held[rows] = by_row[rows, length[rows] - 1 - at]
+                held[rows] = by_row[rows, ends[rows] if NEW in told[x.name] else 0]
         return last
 
     def advance(self, name: str, ids: np.ndarray, length: np.ndarray, outputs: Sequence[Output]) -> dict[str, np.ndarray]:
         """Run one more position of the chunk's only input, unchecked: ids int64 [B], `length` int64 [B] of 0 and 1, no row beyond
         the limit. Returns the outputs [B, 1, ...] in memory that the next run overwrites."""
-        return self._run({name: ids[:, None]}, length, 1, tuple(outputs))
+        return self._run({name: ids[:, None]}, length, 1, tuple(outputs), np.zeros((self.rows, 1), np.int64))
 
     def reorder(self, rows: Any) -> None:
         """Row b becomes a copy of row `rows[b]`, as beams do; there may be more or fewer of them than before."""
@@ -210,14 +215,18 @@ class Running:
         check(problems)
         return {k: v for k, v in arrays.items() if k != NEW_LENGTH}, length, count
 
-    def _run(self, arrays: Mapping[str, np.ndarray], length: np.ndarray, count: int, outputs: tuple[Output, ...]) -> dict[str, np.ndarray]:
+    def _run(self, arrays: Mapping[str, np.ndarray], length: np.ndarray, count: int, outputs: tuple[Output, ...],
+             wanted: np.ndarray) -> dict[str, np.ndarray]:
+        """Run a chunk; returns outputs for the positions `wanted` int64 [B, K] of it, those that the model cannot choose for all N."""
         self._reserve(max(self.past.tolist()) + count)
         if self.decoder.stream.by_row and count > 1 and self.rows > 1 and self.past.any():
-            return self._row_by_row(arrays, length, count, outputs)
-        run = self._ready(arrays, count, outputs)
+            return self._row_by_row(arrays, length, count, outputs, wanted)
+        run = self._ready(arrays, count, outputs, wanted.shape[1])
         for name, array in arrays.items():
             run.inputs[name].write(array)
         run.inputs[NEW_LENGTH].write(length)
+        if self.decoder._wanted is not None:
+            run.inputs[WANTED].write(wanted)
         try:
             self.decoder._step._session.run_with_iobinding(run.binding)
         except Exception as error:  # ONNX Runtime's errors have no common class of their own
@@ -228,13 +237,13 @@ class Running:
         self.past = self.past + length
         return run.results()
 
-    def _row_by_row(self, arrays: Mapping[str, np.ndarray], length: np.ndarray, count: int,
-                    outputs: tuple[Output, ...]) -> dict[str, np.ndarray]:
+    def _row_by_row(self, arrays: Mapping[str, np.ndarray], length: np.ndarray, count: int, outputs: tuple[Output, ...],
+                    wanted: np.ndarray) -> dict[str, np.ndarray]:
         """As `_run`, each row as a batch of its own."""
         found = []
         for row in range(self.rows):
             one = self._alone(row)
-            made = one._run({k: v[row:row + 1] for k, v in arrays.items()}, length[row:row + 1], count, outputs)
+            made = one._run({k: v[row:row + 1] for k, v in arrays.items()}, length[row:row + 1], count, outputs, wanted[row:row + 1])
             found.append({k: v.copy() for k, v in made.items()})
             for state in self.decoder.stream.states:
                 held = self._states[state.name]
@@ -253,14 +262,15 @@ class Running:
         one.reorder([row])
         return one
 
-    def _ready(self, arrays: Mapping[str, np.ndarray], count: int, outputs: tuple[Output, ...]) -> _Run:
+    def _ready(self, arrays: Mapping[str, np.ndarray], count: int, outputs: tuple[Output, ...], asked: int) -> _Run:
         """Everything bound: for single positions once for each side of the states that alternate."""
         key = (*map(id, outputs), *[a.shape for a in arrays.values()])          # the outputs are those of the decoder
         if count == 1 and (found := self._kept.setdefault(key, [None, None])[self._turn]) is not None:
             return found
         capacities = {s.capacity: self._slots(s) for s in self.decoder.stream.states if s.capacity}
-        sizes = {**self._sizes, str(self._row): self.rows, NEW: count, **capacities}
-        run = _Run(self.decoder, {**{k: v.shape for k, v in arrays.items()}, NEW_LENGTH: (self.rows,)}, sizes, outputs)
+        sizes = {**self._sizes, str(self._row): self.rows, NEW: count, ASKED: asked, **capacities}
+        inputs = {**{k: v.shape for k, v in arrays.items()}, NEW_LENGTH: (self.rows,), WANTED: (self.rows, asked)}
+        run = _Run(self.decoder, inputs, sizes, outputs)
         for name, held in (*self._fixed.items(), *self._tables.items()):
             held.bind_input(run.binding, name)
         for name, held in self._states.items():
@@ -289,10 +299,11 @@ class Running:
             return self.capacity
         return min(self.capacity, _rounded(state.window - 1 + PIECE))
 
-    def _put(self, state: State, array: np.ndarray) -> None:
-        self._states[state.name] = Buffer.of(array, state.dtype, self.decoder.device)
-        if state.kind in _TWICE:
-            self._spare[state.name] = Buffer.of(array, state.dtype, self.decoder.device)
+    def _put(self, state: State, array: np.ndarray | None) -> None:
+        """The memory of a state, with these numbers or zeros in it."""
+        for held in (self._states, self._spare) if state.kind in _TWICE else (self._states,):
+            held[state.name] = Buffer.zeros(self._shape(state), state.dtype, self.decoder.device) if array is None else \
+                Buffer.of(array, state.dtype, self.decoder.device)
 
     def _move(self, state: State, index: np.ndarray, used: int, same: bool) -> None:
         """The rows of one state; on the CPU in place, and only those that change, up to the last slot in use."""
@@ -333,13 +344,13 @@ class _Run:
     def __init__(self, decoder: Decoder, inputs: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int], outputs: Sequence[Output]):
         self.binding = decoder._step._session.io_binding()
         self.inputs: dict[str, Buffer] = {}
-        for x in decoder.chunk:
+        for x in (*decoder.chunk, *filter(None, [decoder._wanted])):
             if x.name in inputs:
                 self.inputs[x.name] = Buffer.zeros(inputs[x.name], x.dtype)
                 self.inputs[x.name].bind_input(self.binding, x.name)
         self._outputs: dict[str, Buffer | None] = {}
         for y in outputs:
-            shape = sized(y.shape, sizes)
+            shape = sized(decoder._told[y.name], sizes)
             self._outputs[y.name] = made = None if shape is None else Buffer.zeros(shape, y.dtype)
             if made is None:
                 self.binding.bind_output(y.held, "cpu")

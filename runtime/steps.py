@@ -9,6 +9,7 @@ from typing import Any
 from .fields import Fields
 
 NEW, NEW_LENGTH = "N", "new_length"          # a step's dimension of new positions, and its input that says how many are valid
+WANTED, ASKED = "wanted", "K"                # an input that says of which new positions K outputs are given, [B, K]
 KINDS = ("clock", "append", "ring", "carry")
 FUNCTIONS = ("cos", "sin")
 DTYPES = ("int64", "int32", "bool", "float32", "float16", "bfloat16")
@@ -88,7 +89,7 @@ def stream_problems(stream: Stream, inputs: Mapping[str, Told], outputs: Mapping
     problems = list[str]()
     named = [*stream.chunk, *stream.fixed, *(s.name for s in stream.states), *(t.name for t in stream.tables)]
     problems += [f"`stream` names `{n}`, which is no input" for n in named if n not in inputs]
-    problems += [f"input `{n}` is not of the chunk, nor fixed, nor a state" for n in inputs if n not in (*named, NEW_LENGTH)]
+    problems += [f"input `{n}` is not of the chunk, nor fixed, nor a state" for n in inputs if n not in (*named, NEW_LENGTH, WANTED)]
     problems += [f"`stream` takes `{n}` from the prefix model, which does not give it"
                  for n in (*stream.fixed, *(s.start for s in stream.states if s.start)) if n not in given]
     problems += [f"`stream` has {len(c)} states of the kind clock, expected 1"

@@ -259,7 +259,7 @@ def test_copies_of_a_layer_are_told_once(tmp_path):
 @pytest.mark.parametrize("arguments, told", [
     (["--stop", "99"], "`--stop 99` is no id of this model"),
     (["--pad", "-1"], "`--pad -1` is no id of this model"),
-    (["--form", "step", "--prove"], "`--form` and `--without` do not go with"),
+    (["--form", "step", "--prove"], "`--form`, `--without` and `--attention` do not go with"),
     (["--tokenizer", "gone"], "there is no tokenizer `gone`"),
     (["--max-batch", "4"], "`--max-batch` goes with"),
     (["--dtype", "bfloat16", "--device", "cpu"], "bfloat16 runs on CUDA only"),

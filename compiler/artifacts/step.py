@@ -14,6 +14,7 @@ from ..backends.onnx.inside import on_cache
 from ..lang.diagnostic import Diagnostics, diagnostic, suggest
 from ..runtime.steps import State, Stream, Table
 from ..stages.stream import step_form
+from ..stages.stream.asked import asked
 from ..stages.stream.form import State as FormState
 from ..stages.stream.form import StepForm
 
@@ -29,7 +30,7 @@ def emit_step(model: Any, along: str | None, target: str, dtype: str, without: f
     optional = {a.name for a in model.lowered.root.arguments if a.type.optional}
     form = step_form(model.lowered, along, without & optional)
     _check_without(model, form, without)
-    step, prefix = emit(form.step, target, dtype, (), model.spec_text, typical), None
+    step, prefix = emit(asked(form.step, {s.name for s in form.states}), target, dtype, (), model.spec_text, typical), None
     if form.prefix is not None and form.told is not None:
         made = emit(form.prefix, target, dtype, without & {a.name for a in form.prefix.root.arguments}, "", typical)
         prefix = replace(made, graph=form.told)

@@ -84,7 +84,8 @@ class Gather(Indexed):
             return g.op("Gather", x, index, axis=axis)
         if axis > n:
             x = g.op("Transpose", x, perm=[*range(n), axis, *(i for i in range(n, len(shape)) if i != axis)])
-        found = g.op("GatherND", x, g.op("Unsqueeze", index, g.ints(-1)), batch_dims=n)
+        apart = g.once(("gather", index.name), lambda: g.op("Unsqueeze", index, g.ints(-1)))
+        found = g.op("GatherND", x, apart, batch_dims=n)
         own = len(tensor(g.inputs, "index").shape) - n
         if axis == n or not own:
             return found

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ...ir.builder import RegionBuilder
 from ...ir.dimension import Dim
 from ...ir.flat import pruned
-from ...ir.graph import ARGUMENT, Control, Graph, Node, Region, Scan, TensorType, Value, walk
+from ...ir.graph import ARGUMENT, Argument, Control, Graph, Node, Region, Scan, TensorType, Value, walk
 from ...lang.diagnostic import Diagnostic, Diagnostics, diagnostic, suggest
 from ...ops.base import axis_of
 from .arguments import ordered
@@ -22,7 +22,7 @@ from .causal import AT_MOST, causal
 from .derive import Deriver, Refused
 from .expose import laid_out, with_weights
 from .facts import Facts
-from .form import NEW_LENGTH, PAST, Layout, State, StepForm
+from .form import DIMENSIONS, NEW_LENGTH, PAST, WANTED, Layout, State, StepForm
 from .joined import behind, joined
 from .prefix import meaning, prefix
 from .rows import mixing
@@ -141,8 +141,8 @@ def _derive(flat: Graph, symbol: str, absent: frozenset[str]) -> StepForm:
         d.states = {PAST: State(PAST, "clock", d.out.type(d.past))} | d.states
         d.after[PAST] = d.ended
     _ = d.new_length                            # every step model has it
-    whole = [*outputs, *((name, d.after[name]) for name in d.states)]
-    step = replace(flat, root=_ordered(d.out.finish(whole), d))
+    ends = [*outputs, *((name, d.after[name]) for name in d.states)]
+    step = replace(flat, root=_ordered(d.out.finish(ends), d))
     fixed = tuple(d.fixed.values())
     starts = {name: f"{name}.start" for name in d.starts}
     states = tuple(replace(s, start=starts.get(s.name)) for s in d.states.values())
@@ -165,7 +165,10 @@ def _check_inputs(flat: Graph, facts: Facts) -> None:
     if chunks and (facts.rows.value or 1) > 1:
         wrong.append(f"there are always {facts.rows} rows: write a free size such as `B`, or 1")
     names = {a.name for a in flat.root.arguments} | {name for name, _ in flat.root.outputs}
-    wrong += [f"`{name}` is what the step form calls an input of its own: rename it" for name in sorted(names & {PAST, NEW_LENGTH})]
+    wrong += [f"`{name}` is what the step form calls an input of its own: rename it" for name in sorted(names & {PAST, NEW_LENGTH, WANTED})]
+    sizes = {s for n in (*flat.root.arguments, *flat.root.nodes) for t in ([n.type] if isinstance(n, Argument) else n.types)
+             for d in t.shape for s in d.symbols()} - {T}
+    wrong += [f"`{name}` is what the step form calls a dimension of its own: rename it" for name in sorted(sizes & DIMENSIONS)]
     if wrong:
         raise Diagnostics([diagnostic("cannot-stream", f"the model cannot be run step by step along `{T}`", flat.root.origin.span,
                                       note=wrong)])

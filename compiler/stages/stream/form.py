@@ -56,3 +56,6 @@ class StepForm:
 
 
 NEW_LENGTH, PAST, CHUNK = "new_length", "past", "N"
+WANTED, ASKED = "wanted", "K"                # an input of emitted steps, and the free dimension of how many positions it asks for
+SLOTS, RING = "C", "R"                       # the free dimensions of caches
+DIMENSIONS = frozenset({CHUNK, ASKED, SLOTS, RING})
