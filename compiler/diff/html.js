@@ -70,12 +70,12 @@ const prose = content =>
     content.split(/`([^`]+)`/).map((part, k) => (k % 2 ? el('code', {}, marked(part)) : marked(part))),
   );
 
-/** A path, which may break after a dot. */
+/** A path, which may break after a dot that is not inside of its copies (`{0..11}`). */
 const path = content =>
   el(
     'span',
     { class: 'path', dir: 'auto' },
-    content.split('.').map((part, k, all) => [marked(part + (k < all.length - 1 ? '.' : '')), el('wbr')]),
+    content.split(/(?<=\.)(?![^{[]*[}\]])/).map(part => [marked(part), el('wbr')]),
   );
 
 const hidden = content => el('span', { class: 'hidden' }, content);

@@ -279,6 +279,12 @@ def test_the_key_map(show):
     assert browser.run("document.querySelector('pre')") is None
 
 
+def test_paths_break_after_dots_of_their_own(show):
+    browser = show("keys", "#keys")
+    pieces = browser.run("[...document.querySelector('#keys .path').childNodes].filter(x => x.nodeType === 3).map(x => x.data)")
+    assert pieces == ["layers.", "{0..2}.", "attention.", "key.", "weight"]
+
+
 def test_the_onnx_layer(show):
     browser = show("onnx", "#onnx")
     assert texts(browser, "#onnx h2") == ["Findings", "Files", "Ops"]
