@@ -1,4 +1,4 @@
-"""GroupQueryAttention that writes into caches: which sites take it, what it does itself, and that chunks give what the whole graph gives."""
+"""GroupQueryAttention that writes into caches: which sites take it, what it does itself, and that chunks give what the graph gives."""
 
 from collections import Counter
 
