@@ -72,9 +72,9 @@ def junit(reports: Sequence[Report], failures: Sequence[str] = ()) -> str:
             _result(case, f.text, f.headline if f.failed else "", f.name)
     if failures:
         suite = xml.SubElement(root, "testsuite", name="not compared", tests=str(len(failures)), failures="0", errors=str(len(failures)))
-        for k, f in enumerate(failures):
+        for k, why in enumerate(failures):
             case = xml.SubElement(suite, "testcase", name=f"comparison {k + 1}", classname="nnspec.diff")
-            xml.SubElement(case, "error", message=_text(f.splitlines()[0])).text = _text(f)
+            xml.SubElement(case, "error", message=_text(why.splitlines()[0])).text = _text(why)
     xml.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + xml.tostring(root, encoding="unicode") + "\n"
 

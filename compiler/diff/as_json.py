@@ -52,7 +52,7 @@ def data(report: Report) -> dict[str, Any]:
         "costs": [{"metric": m.name, "unit": m.unit, "before": m.before, "after": m.after, "delta": m.delta, "percent": m.percent,
                    "note": m.note}
                   for m in report.metrics],
-        "sizes": dict(report.sizes), "notes": list(report.notes), "diagnostics": list(report.diagnostics),
+        "sizes": dict(report.sizes), "dtype": report.dtype, "notes": list(report.notes), "diagnostics": list(report.diagnostics),
         "truncated": report.truncated, "hidden": report.hidden,
         "layers": dict(report.layers), "uses": list(report.uses),
     }
@@ -134,8 +134,8 @@ def schema() -> Schema:
                             "interface": _list(contract), "cache": _list(contract)}),
         "edits": _list(_ref("edit")),
         "tensors": _record({"counts": _record(dict.fromkeys(STATUSES, count)), "changes": _list(_ref("tensor"))}),
-        "costs": _list(cost), "sizes": {"type": "object", "additionalProperties": WHOLE}, "notes": _list(TEXT),
-        "diagnostics": _list(TEXT), "truncated": {"type": "boolean"}, "hidden": WHOLE, "layers": {"type": "object"},
+        "costs": _list(cost), "sizes": {"type": "object", "additionalProperties": WHOLE}, "dtype": TEXT, "notes": _list(TEXT),
+        "diagnostics": _list(TEXT), "truncated": {"type": "boolean"}, "hidden": WHOLE, "layers": _ref("layers"),
         "uses": _list(TEXT)})
     where = _record({"pattern": TEXT, "set": TEXT, "count": WHOLE})
     place = _record({"file": TEXT, "line": WHOLE, "column": WHOLE})
@@ -145,7 +145,24 @@ def schema() -> Schema:
         "where": where, "place": place,
         "tensor": _record({"status": {"enum": list(STATUSES)}, "base": _or_null(_ref("where")), "head": _or_null(_ref("where")),
                            "before": shape, "after": shape, "count": WHOLE}),
-        "edit": _edit_schema()}}
+        "edit": _edit_schema(), "layers": _layers_schema()}}
+
+
+def _layers_schema() -> Schema:
+    """Of what stands beside the edits where it is asked for; the key map and weight files have forms of their own."""
+    number, counts = _or_null({"type": "number"}), {"type": "object", "additionalProperties": WHOLE}
+    numbers = {"max_abs": number, "scale": number, "dtype": TEXT, "note": TEXT, "said": TEXT}
+    ran = _record({"ran": {"type": "boolean"}, "engine": TEXT, "tolerance": number, "max_rel": number, "batches": WHOLE, **numbers})
+    claim = _record({"what": TEXT, "claim": {"enum": ["same function", "another function", "measured"]}, "cases": WHOLE, "first": TEXT,
+                     "holds": _or_null({"type": "boolean"}), "text": TEXT, "runs": _list(ran), **numbers})
+    finding = _record({"rule": {"type": "string", "pattern": r"^onnx\."}, "level": {"enum": list(LEVELS)}, "where": TEXT, "before": ANY,
+                       "after": ANY, "count": WHOLE, "note": TEXT, "line": TEXT})
+    misplaced = _record({"where": TEXT, "op": TEXT, "dtypes": TEXT, "on": {"enum": ["cpu", "none"]}, "count": WHOLE})
+    side = _record({"label": TEXT, "target": TEXT, "dtype": TEXT, "kind": TEXT, "opsets": counts, "ops": counts, "sites": WHOLE,
+                    "fused": WHOLE, "weights": WHOLE, "bytes": WHOLE, "misplaced": _list(misplaced), "kernels": counts})
+    onnx = _record({"sides": _list(side), "findings": _list(finding), "note": TEXT, "provider": TEXT, "runtime": TEXT, "how": TEXT})
+    return {"type": "object", "properties": {"verify": _list(claim), "onnx": onnx, "keys": {"type": "object"},
+                                             "checkpoint": {"type": "object"}}}
 
 
 def _edit_schema() -> Schema:

@@ -64,7 +64,7 @@ def compare(base: Compiled, head: Compiled, labels: tuple[str, str], sizes: Mapp
         edits.append(_unknown(labels))
     verdict = _verdict(sides, edits, total, interface, _cache(before, after))
     made = Report(*sides, verdict, tuple(edits), tuple(total.tensors), metrics(before, after),
-                  {**before.sizes, **after.sizes}, tuple(said), tuple(notes), total.truncated)
+                  {**before.sizes, **after.sizes}, tuple(said), tuple(notes), total.truncated, dtype=dtype)
     return _of_draft(made) if is_draft(base) else made
 
 

@@ -20,6 +20,7 @@ from ..stages.simplify import simplify
 Arrays = Mapping[str, np.ndarray]
 Run = Callable[[Graph, Arrays, Sequence[Arrays], str], list[dict[str, np.ndarray]]]
 TORCH, ONNX = "PyTorch", "ONNX Runtime"
+LOST = 1e30                     # the difference where one side alone is no finite number, which JSON cannot say
 
 
 class NotRun(Exception):
@@ -114,7 +115,7 @@ def _largest(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
         return 0.0, 0.0
     with np.errstate(invalid="ignore"):
         apart = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(np.subtract(a, b, dtype=np.float64)))
-    return float(np.nan_to_num(apart, nan=np.inf).max()), float(np.nan_to_num(np.abs(a), posinf=0.0).max())
+    return float(np.nan_to_num(apart, nan=LOST, posinf=LOST).max()), float(np.nan_to_num(np.abs(a), posinf=0.0).max())
 
 
 def diverging(before: Graph, after: Graph, states: tuple[Arrays, Arrays], arrays: Arrays, dtype: str, tolerance: float) -> str:

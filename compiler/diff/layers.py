@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from .lock import Lock
 from .replay import replay
 from .report import Report
 
-WIDE = 100
+WIDE, MOST = 100, 3             # columns, and changes of weights that are told one by one
 LEVELS = ("info", "warning", "breaking")
 
 
@@ -178,11 +179,16 @@ def exported(side: Mapping[str, Any]) -> str:
 
 
 def findings(layer: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    """(level, rule, where, what) of every finding, operators that only one side has as one."""
+    """(level, rule, where, what) of every finding; operators that only one side has are one, and so are many weights."""
     ops: dict[tuple[str, str], list[str]] = {}
+    weights = Counter(f["rule"] for f in layer["findings"] if f["rule"].startswith("onnx.weight-"))
     for f in layer["findings"]:
         if f["rule"] in ("onnx.op-added", "onnx.op-removed"):
             ops.setdefault((f["level"], f["rule"]), []).append(f"{f['where']} x{f['count']}")
+        elif weights[f["rule"]] > MOST:
+            alike = [x for x in layer["findings"] if x["rule"] == f["rule"]]
+            if alike[0] is f:
+                yield f["level"], f["rule"], f"x{sum(x['count'] for x in alike)}", f"{f['where'].partition(', ')[0]} and others"
         else:
             yield f["level"], f["rule"], f["where"] + (f" x{f['count']}" if f["count"] > 1 else ""), change(f)
     for (level, rule), names in ops.items():

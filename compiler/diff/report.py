@@ -237,6 +237,7 @@ class Report:
     truncated: bool = False
     hidden: int = 0                                                # edits that the user asked not to see
     layers: Mapping[str, Any] = field(default_factory=dict)        # of other layers, such as `onnx`, each in its own form
+    dtype: str = ""                                                # that costs are told in
     uses: tuple[str, ...] = ()                                     # of a range of commits: other files that differ and are part of it
 
     @property

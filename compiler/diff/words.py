@@ -173,7 +173,8 @@ def shared(reports: Sequence[Report]) -> list[str]:
 
 
 def at(report: Report) -> str:
-    return " ".join(f"{k}={v}" for k, v in report.sizes.items())
+    """The sizes and the dtype of costs: `B=1 S=1024 float16`."""
+    return " ".join([*(f"{k}={v}" for k, v in report.sizes.items()), *([report.dtype] if report.dtype else [])])
 
 
 def tally(report: Report) -> str:

@@ -1,14 +1,17 @@
 """What stands beside the edits (ONNX files, claims that were run, the key map) in markdown, annotations and JUnit."""
 
+import json
 import re
 from dataclasses import replace
 from xml.etree import ElementTree as xml
 
+import jsonschema
 import pytest
 from nnspec.cli import main
 from nnspec.diff import beside, engines
 from nnspec.diff import verify as claims
 from nnspec.diff.annotations import github, junit
+from nnspec.diff.as_json import schema
 from nnspec.diff.markdown import markdown
 
 from .convertible import GATED, GQA, PLAIN, RENAMED, WINDOWED, model
@@ -145,6 +148,25 @@ def test_the_key_map(run):
     assert cases(suite(run("a.yaml", "b.yaml", "--keys", "-f", "junit")[1]))["keys"] == ["system-out"]
     same = run("a.yaml", "c.yaml", "--keys", "-f", "md", c="# words\n" + PLAIN)[1]
     assert "No architectural change." in same and "key map same: 68 same" in same
+
+
+def test_layers_keep_to_the_published_schema(run, exports):
+    checked = jsonschema.Draft202012Validator(schema())
+    for pair, found in (((str(exports / "cpu"), str(exports / "half")), "onnx"), (("a.yaml", "b.yaml", "--verify", "--onnx"), "verify")):
+        code, made = run(*pair, "-f", "json", a=GQA, b=PLAIN)
+        made = json.loads(made)
+        checked.validate(made)
+        assert made["layers"][found] and (made["dtype"], code) == ("float16", 0)
+        with pytest.raises(jsonschema.ValidationError):
+            checked.validate(made | {"layers": {"onnx": {"sides": []}}})
+
+
+def test_many_weights_are_one_line(run, exports):
+    lines = [x for x in run(str(exports / "cpu"), str(exports / "portable"), "--full")[1].splitlines() if "onnx.weight" in x]
+    assert lines == []
+    code, made = run("a.yaml", "b.yaml", "--onnx", a=PLAIN, b=PLAIN.replace("layers: 4,", "layers: 6,"))
+    (line,) = [x for x in made.splitlines() if "onnx.weight-added" in x]
+    assert code == 0 and re.search(r"onnx\.weight-added  x\d\d  layers\..* and others$", line)
 
 
 def test_texts_of_a_model_are_no_commands_and_no_markup():

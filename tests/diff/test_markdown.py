@@ -37,7 +37,7 @@ def test_a_comment_holds_what_the_text_does(pair):
     made = markdown([r])
     assert made.startswith("<!-- nnspec-diff:head.yaml -->\n\n### head.yaml\n") and "none → none" not in made and "-0.00%" not in made
     costs, edits, *_ = tables(made)
-    assert costs[0][0] == "cost @ B=1 S=1024" and edits[0][1:] == ["edit", "what", "where", "parameters", "checkpoint", "id"]
+    assert costs[0][0] == "cost @ B=1 S=1024 float16" and edits[0][1:] == ["edit", "what", "where", "parameters", "checkpoint", "id"]
     assert [row[6] for row in edits[2:]] == [f"`{e.id}`" for e in sorted(r.edits, key=lambda e: md.RANK[e.level])][:OPEN]
     assert all("<br>spec.yaml:" in row[1] for row in edits[2:])
     assert made.count("<details>") == made.count("</details>") and made.count("```") % 2 == 0
