@@ -79,6 +79,8 @@ class _Reader:
         found = self.recipe(tree, wanted)
         if found.shape != wanted:
             raise fault(CODE, f"`{path}` is {list(wanted)}, and the key map makes it {list(found.shape)}", tree.span)
+        if found.op == "random":
+            return replace(found, name=path)
         return replace(found, kind="renamed") if found.op == "source" and found.name != path else found
 
     def recipe(self, tree: Tree, wanted: Shape | None = None) -> Recipe:
@@ -141,7 +143,7 @@ class _Reader:
 def _misfit(made: Recipe) -> str | None:
     """Why a step does not make its shape; None where it does."""
     op, shape, parts = made.op, made.shape, made.parts
-    if op == "fill":
+    if op in ("fill", "random"):
         return None
     if not parts:
         return "it is made of nothing"

@@ -120,7 +120,7 @@ def step_data(step: Recipe) -> dict[str, Any]:
         out["rows"] = ranges(step.index.tolist())
     elif step.index is not None:
         out["groups"] = step.index.shape[1]
-    return out | ({"value": step.value} if step.op == "fill" else {})
+    return out | ({"value": step.value} if step.op in ("fill", "random") else {})
 
 
 def ranges(rows: list[int]) -> list[list[int]]:

@@ -81,7 +81,7 @@ def migrate(old: Path, base: Compiled, head: Compiled, path: Path, labels: tuple
                                           "please report it: the key map claims that it is") for c in wrong])
         kinds = {p: file.dtype(n) for p, n in loader.names.items()}
         common = Counter(kinds.values()).most_common(1)[0][0] if kinds else "float32"
-        recipes = _started(keys.recipes)
+        recipes = _started(keys.recipes, init)
         dtypes = {p: dtype or next((kinds[n] for n in r.sources()), common) for p, r in recipes.items()}
         written = _write(path, recipes, dtypes, read, _starts(head, recipes, init))
     return Migrated(path, written, keys, checked)
@@ -100,9 +100,10 @@ def _write(path: Path, recipes: Mapping[str, Recipe], dtypes: Mapping[str, str],
     return len(header) + size_
 
 
-def _started(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
-    """The recipes; those that lead nowhere start anew."""
-    return {p: replace(r, op="start", parts=()) if r.worst == REFUSED else r for p, r in recipes.items()}
+def _started(recipes: Mapping[str, Recipe], init: int | None) -> dict[str, Recipe]:
+    """The recipes; those that lead nowhere start anew, and those that are random too where there is a seed."""
+    anew = {p for p, r in recipes.items() if r.worst == REFUSED or r.op == "random" and init is not None}
+    return {p: replace(r, op="start", parts=()) if p in anew else r for p, r in recipes.items()}
 
 
 def _starts(head: Compiled, recipes: Mapping[str, Recipe], init: int | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..checkpoints.weight_names import fold
@@ -53,7 +53,8 @@ def plan(before: Graph, after: Graph, findings: Sequence[Consequence], tensors: 
     for path, entry in work.theirs.items():
         work.recipes[path] = work.recipe(path, entry)
     uses = Counter(r.name for r in work.recipes.values() if r.op == "source")
-    work.recipes |= {p: Recipe("copy", r.shape, "exact", (source(r.name, r.shape),), text="a copy: it was the same tensor")
+    many = "a copy in every expert" if work.walked.free else "a copy: it was the same tensor"
+    work.recipes |= {p: Recipe("copy", r.shape, "exact", (source(r.name, r.shape),), text=many)
                      for p, r in work.recipes.items() if uses[r.name] > 1 and p != r.name}
     used = {n for r in work.recipes.values() for n in r.sources()}
     dropped = [p for p in work.ours if p not in used]
@@ -68,8 +69,15 @@ class _Planner:
         self.theirs: dict[str, ParameterEntry] = dict(expand(after))
         self.walked: Unified = unify(before, after)
         self.rows = dict(_rows(self.walked)) if self.walked.rows else {}
-        self.same = {new: old for b, a in self.walked.same.items() for old, new in zip(a.paths(), b.paths(), strict=True)}
-        self.same |= {new: old for t in tensors for old, new in t.renames() if new not in self.same}
+        read = {new: old for b, a in self.walked.same.items() for old, new in zip(a.paths(), b.paths(), strict=True)}
+        named = {new: old for t in tensors for old, new in t.renames()}
+        if self.walked.differences:                     # what is read in the same way need not be the same: what was not edited stays
+            still = {new for t in tensors if t.status in ("kept", "renamed") for _, new in t.renames()}
+            taken = set() if {f.rule for f in findings} & {"weights.unshared", "weights.untied"} else {named[new] for new in still}
+            self.rows = {k: v for k, v in self.rows.items() if f"{k}.weight" not in still and not {f"{o}.weight" for o in v[0]} & taken}
+            read = {new: old for new, old in read.items() if new not in named and old not in taken}
+        self.same = {**named, **read}
+        self.free = {p for w in self.walked.free for p in w.paths()}
         self.fresh = {p for w in self.walked.fresh for p in w.paths()}
         self.fresh |= {p for f in findings if f.rule == "bias.added" for p in f.where.paths()}
         self.rules = {f.rule for f in told(findings)}
@@ -91,6 +99,8 @@ class _Planner:
         old = self.same.get(path)
         if old in self.ours:
             return self.resized(path, entry, old)
+        if path in self.free:
+            return _random(path, entry)
         if path in self.fresh:
             return Recipe("fill", entry.shape, "exact", text="starts at zero, as if it was not there")
         return self.grown(path, entry) or _constant(entry) or _none(entry.shape, "new, and nothing of the old model says how it starts")
@@ -151,7 +161,7 @@ class _Planner:
             near = self.neighbour(stack, number, rest, entry.shape)
             if not ends:
                 return _none(entry.shape, "the new copy is no sum with its input, so nothing keeps the function")
-            if rest.rpartition(".")[0] in ends:
+            if re.sub(r"\.\d+(?=\.)", ".{i}", rest.rpartition(".")[0]) in ends:
                 return Recipe("fill", entry.shape, "exact", text="starts at zero: the new copy adds nothing")
             if near is None:
                 return _none(entry.shape, "no old copy is like the new one")
@@ -208,6 +218,14 @@ def _none(shape: Shape, why: str) -> Recipe:
     return Recipe("none", shape, "refused", text=why)
 
 
+def _random(path: str, entry: ParameterEntry) -> Recipe:
+    """The matrix of a router, as large as in a new model."""
+    start = entry.start.get("normal") if isinstance(entry.start, dict) else None
+    std = float(start) if start else (3 * entry.shape[-1]) ** -0.5
+    return Recipe("random", entry.shape, "exact", name=path, value=std,
+                  text="random: the experts are equal, so that any choice of them gives the same")
+
+
 def _constant(entry: ParameterEntry) -> Recipe | None:
     """A new tensor that starts at one number."""
     value = {"zeros": 0.0, "ones": 1.0}.get(entry.start) if isinstance(entry.start, str) else None
@@ -260,6 +278,9 @@ def followed(step: Step, checkpoint: str, way: Conversion | None) -> tuple[str, 
     """The class of an edit and its conversion, put right: what is told as exact where something else changed too is not, and tensors that
     are the old ones joined, split or in another order lose nothing."""
     rules = {f.rule for f in told(step.found.findings) if RULES[f.rule].effect == "function"}
+    if checkpoint == "exact" and way is not None and way.op == "copy-experts":
+        made = plan(step.before, step.after, step.found.findings, step.found.tensors)
+        return (checkpoint, way) if made.kind == "exact" else ("partial", replace(way, kind="reinit"))
     if checkpoint == "exact" and rules - FOLLOWED - LOSSY and not (rules <= VAGUE):
         return "approx", way
     if checkpoint in ("partial", "none") and _elements(step.found.tensors, "base") != _elements(step.found.tensors, "head") \

@@ -17,6 +17,7 @@ from .matching import body_hash
 from .place import below, copy
 from .report import Where
 from .stacks import by_body
+from .upcycle import neutral, router
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,6 +34,7 @@ class Frame:
     where: Where
     node: Node | None = None
     outer: Frame | None = None
+    open: bool = False                          # whether arguments are what the node is given, as those of a block are
     inner: dict[Any, Frame] = field(default_factory=dict)
 
     def call(self, node: Node) -> Frame:
@@ -66,6 +68,7 @@ class Unified:
     same: dict[Where, Where] = field(default_factory=dict)
     rows: dict[Where, Rows] = field(default_factory=dict)
     fresh: set[Where] = field(default_factory=set)          # biases that the first graph does not have
+    free: set[Where] = field(default_factory=set)           # parameters of routers between experts that are all the same
     regrouped: set[Where] = field(default_factory=set)
     differences: list[str] = field(default_factory=list)
 
@@ -118,6 +121,8 @@ class _Unifier:
         old, new = fa.region.nodes[va.node], fb.region.nodes[vb.node]
         if is_parameter(old) and is_parameter(new):
             self.record(below(fa.where, old.name), below(fb.where, new.name))
+        elif not isinstance(old.op, Branch) and neutral(fb.region, new):
+            self.experts(x, y, new)
         elif type(old.op) is not type(new.op) or not isinstance(old.op, Control) and not _alike(old.op, new.op):
             self.differ(f"`{below(fb.where, new.name)}`")
         elif isinstance(old.op, Control):
@@ -126,6 +131,16 @@ class _Unifier:
             if va.output != vb.output:
                 self.differ(f"`{below(fb.where, new.name)}`")
             self.ports(fa, fb, old, new, dict.fromkeys((*old.inputs, *new.inputs)))
+
+    def experts(self, x: Ref, y: Ref, new: Node) -> None:
+        """One value that became the mixture of experts of which each is made of what made it."""
+        fb, vb = y
+        self.found.free |= {below(fb.where, p.name) for p in router(fb.region, new)}
+        for j in new.op.owners:
+            k = new.op.schedule[j]
+            frame = fb.body(new, k, (j,))
+            frame.open = True
+            self.todo.append((x, (frame, frame.region.outputs[vb.output][1])))
 
     def arguments(self, x: Ref, y: Ref) -> None:
         """What a body is given; of the model's inputs the name counts."""
@@ -252,7 +267,7 @@ def resolve(ref: Ref) -> Ref | None:
     frame, value = ref
     while True:
         if value.node == ARGUMENT:
-            if frame.node is None or not isinstance(frame.node.op, Call):
+            if frame.node is None or not (frame.open or isinstance(frame.node.op, Call)):
                 return frame, value
             given = frame.node.inputs.get(frame.region.arguments[value.output].name)
             if not isinstance(given, Value) or frame.outer is None:

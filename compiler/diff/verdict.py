@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..ir.graph import Graph, Node, Region, Repeat, Value, bodies
+from ..ir.graph import Branch, Call, Graph, Node, Region, Repeat, Value, bodies, walk
 from .concepts import name_of
 from .matching import source
 from .report import CHECKPOINT, Consequence, Contract, Conversion, Level, TensorChange
 from .rules import RANK, RULES
+from .upcycle import upcycled
 
 
 def told(findings: Iterable[Consequence]) -> list[Consequence]:
@@ -157,8 +158,12 @@ def _fixed(kind: Any, op: str, text: str) -> Callable[..., Conversion]:
     return lambda *_: Conversion(kind, op, text)
 
 
-def _ffn(before: Any, after: Any, first: Consequence, *_: Any) -> Conversion | None:
-    return Conversion("reinit", "copy-experts", first.note) if "copy its weights" in first.note else None
+def _ffn(before: Any, after: Any, first: Consequence, graph: Graph) -> Conversion | None:
+    if "copy its weights" not in first.note:
+        return None
+    *_, node = [n for path, _, n in walk(graph.root) if path == first.where.pattern] or [None]
+    exact = node is not None and isinstance(node.op, Call) and upcycled(node.op.body)
+    return Conversion("exact" if exact else "reinit", "copy-experts", first.note)
 
 
 _WAYS: dict[str, Callable[..., Conversion | None]] = {
@@ -225,5 +230,8 @@ def _end(region: Region, value: Value, path: str = "") -> str | None:
     here = f"{path}.{node.name}" if path else node.name
     if bodies(node):
         body = bodies(node)[0]
-        return _end(body, body.outputs[0][1], here) if type(node.op).__name__ == "Call" else None
+        if isinstance(node.op, Branch) and node.op.route:                       # a sum of experts
+            found = {_end(b, b.outputs[0][1], f"{here}.{{i}}") for b in node.op.bodies}
+            return found.pop() if len(found) == 1 else None
+        return _end(body, body.outputs[0][1], here) if isinstance(node.op, Call) else None
     return here if name_of(node) == "linear" else None

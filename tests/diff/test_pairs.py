@@ -30,7 +30,7 @@ FACTS = {
     11: (124_439_808, (196, 0, 0, 0, 0), 0, 0, 0, 18, "silent"),
     12: (124_439_808, (196, 0, 0, 0, 0), 0, 0, 0, 19, "silent"),
     13: (124_439_808, (196, 0, 0, 0, 0), -14_495_514_624, -14_155_776, 23_592_960 - 37_748_736, 19, "silent"),
-    14: (521_197_824, (148, 0, 0, 396, 48), 407_763_419_136 - 291_648_307_200, 113_393_664, 0, 17, "partial"),
+    14: (521_197_824, (148, 0, 0, 396, 48), 407_763_419_136 - 291_648_307_200, 113_393_664, 0, 17, "exact"),
     15: (131_527_680, (116, 80, 0, 16, 0), 17_716_740_096, 17_301_504, 26_738_688 - 23_592_960, 20, "exact"),
     16: (124_439_808, (164, 32, 0, 0, 0), 0, 0, 0, 17, "silent"),
 }
@@ -201,7 +201,7 @@ def test_pair_14_knows_the_old_block_in_every_expert(found):
     assert metric(r, "active").after == 181_182_720
     assert r.elements("new", "head") == 453_427_200 and r.elements("dropped", "base") == 56_669_184
     (e,) = r.edits
-    assert e.conversion.op == "copy-experts" and "renamed" not in text(r)
+    assert (e.conversion.op, e.conversion.kind, e.level) == ("copy-experts", "exact", "warning") and "renamed" not in text(r)
 
 
 def test_pair_15_an_insertion_shifts(found):
