@@ -152,7 +152,7 @@ class _Comparison(Wiring):
     def finish(self) -> None:
         """What only one side has: that which moved is told as such, all else as gone and come."""
         self.settled = True
-        found, truncated = paired(self.gone, self.come, self.swaps)
+        found, truncated = paired(self.gone, self.come, self.swaps, self.declared)
         self.found.truncated |= truncated
         for p in found:
             self.moved(p)
@@ -170,10 +170,10 @@ class _Comparison(Wiring):
     def moved(self, p: Pair) -> None:
         """A block in another place, and what else is different in it."""
         old, new = p.old, p.new
-        self.found.evidence.add("similarity" if not p.exact else "hash" if p.sure else "hash, in order")
-        note = f"`{old.where}` is {'' if p.exact else 'probably '}`{new.where}` now" + (
-            ": much is alike" if not p.exact else "" if p.sure else ", or one that is equal to it")
-        both = (old.own, new.own) if p.exact and p.sure and old.own is not None and new.own is not None else None
+        self.found.evidence.add(p.how)
+        note = f"`{old.where}` is {'' if p.exact or p.declared else 'probably '}`{new.where}` now" + (
+            "" if p.certain else ": much is alike" if not p.exact else ", or one that is equal to it")
+        both = (old.own, new.own) if p.certain and old.own is not None and new.own is not None else None
         at = At(old.where, new.where, both)
         if old.node is None and new.node is None and old.where.pattern == new.where.pattern:
             self.tell("block.moved", at.head, list(old.where.copies[-1]), list(new.where.copies[-1]), note)

@@ -40,9 +40,11 @@ def renamed(base: Compiled, head: Compiled, names: Mapping[str, str]) -> Compile
     for old, new in names.items():
         there = [at for at, g in old_graphs if _named(at, g, old)]
         hits = 0
+        scopes = {_scope(at) for at in there}
+        near = any(_named(at, g, new) and _scope(at) in scopes for t in (tree, *(f.tree for f in files)) for at, g in graphs(t))
         for k, t in enumerate((tree, *(f.tree for f in files))):
-            for at, graph in graphs(t):
-                if _named(at, graph, new) and any(_scope(at) == _scope(b) for b in there):
+            for at, graph in graphs(t) if there else ():
+                if _named(at, graph, new) and (_scope(at) in scopes or not near):          # else it moved to another block
                     made = _declared(t, at, new.rpartition(".")[2], old.rpartition(".")[2])
                     t, hits = made, hits + 1
             if k == 0:

@@ -3,7 +3,7 @@ another place of a stack, as they were or edited on the way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,13 +108,26 @@ class Pair:
     new: Stray
     exact: bool
     sure: bool
+    declared: bool = False
+
+    @property
+    def certain(self) -> bool:
+        """Whether tensors may go by it."""
+        return self.declared or self.exact and self.sure
+
+    @property
+    def how(self) -> str:
+        return "declared" if self.declared else "similarity" if not self.exact else "hash" if self.sure else "hash, in order"
 
 
-def paired(gone: Iterable[Stray], come: Iterable[Stray], swaps: Iterable[tuple[Stray, Stray]]) -> tuple[list[Pair], bool]:
+def paired(gone: Iterable[Stray], come: Iterable[Stray], swaps: Iterable[tuple[Stray, Stray]],
+           names: Mapping[str, Mapping[str, str]]) -> tuple[list[Pair], bool]:
     """What moved, the largest first, and whether there was too much to try: by equal hashes, then by likeness; copies of stacks whole,
-    before what is inside them. Of those that stand in each other's place (`swaps`) ops are looked for inside blocks too."""
+    before what is inside them. Of those that stand in each other's place (`swaps`) ops are looked for inside blocks too. `names` are
+    declared renames, by the name of the block: new to old."""
     found: list[Pair] = []
     ours, theirs = list(gone), list(come)
+    _declared(ours, theirs, names, found)
     for old, new in swaps:
         _equal([old], [new], lambda s: s.held, found)
     _equal(ours, theirs, lambda s: s.node is None, found)
@@ -123,6 +136,17 @@ def paired(gone: Iterable[Stray], come: Iterable[Stray], swaps: Iterable[tuple[S
     truncated |= _like(ours, theirs, lambda s: s.body is not None or isinstance(s.node.op, Control), found)  # type: ignore[union-attr]
     _equal(ours, theirs, lambda s: s.body is None and s.held, found, named=True)
     return found, truncated
+
+
+def _declared(gone: list[Stray], come: list[Stray], names: Mapping[str, Mapping[str, str]], found: list[Pair]) -> None:
+    """Nodes whose old name is said, where only one of that name is gone."""
+    for new in [s for s in _free(come) if s.node is not None]:
+        assert new.node is not None
+        scope = "" if new.where.pattern == new.node.name else new.region.name
+        was = names.get(scope, {}).get(new.node.name)
+        olds = [s for s in _free(gone) if s.node is not None and s.node.name == was and _kind(s) is _kind(new)] if was else []
+        if len(olds) == 1 and _open(olds[0], gone) and _open(new, come):
+            _join(olds[0], new, olds[0].key == new.key, True, found, True)
 
 
 def _free(tops: Iterable[Stray]) -> Iterator[Stray]:
@@ -180,9 +204,9 @@ def _kind(s: Stray) -> type:
     return Call if s.body is not None else type(s.node.op)  # type: ignore[union-attr]
 
 
-def _join(old: Stray, new: Stray, exact: bool, sure: bool, found: list[Pair]) -> None:
+def _join(old: Stray, new: Stray, exact: bool, sure: bool, found: list[Pair], declared: bool = False) -> None:
     old.other, new.other = new, old
-    found.append(Pair(old, new, exact, sure))
+    found.append(Pair(old, new, exact, sure, declared))
 
 
 # wrappers
