@@ -117,13 +117,13 @@ def _manifest(path: Path, data: bytes) -> Manifest | None:
                                   help="export the model again, or compare the file alone, in a folder without a manifest")])
 
 
-def emitted(compiled: Compiled, label: str, target: str, dtype: str) -> Exported:
+def emitted(compiled: Compiled, label: str, target: str, dtype: str, kind: str = FULL) -> Exported:
     """What a spec would be exported as. Raises Diagnostics, as an export does."""
     from ..backends.onnx import emit
     made = emit(compiled.lowered(), target, dtype)
     names = {"float32": "FLOAT", "float16": "FLOAT16", "bfloat16": "BFLOAT16", "uint8": "UINT8"}
     held = {r.name: (names[r.element or made.dtype], tuple(r.shape)) for r in made.weights}
-    return _exported(label, made.model, made.target, made.dtype, FULL, made.sites, held)
+    return _exported(label, made.model, made.target, made.dtype, kind, made.sites, held)
 
 
 def _exported(label: str, model: Any, target: str, dtype: str, kind: str, sites: Any,
@@ -196,10 +196,10 @@ def onnx_layer(base: str, head: str, a: Compiled, b: Compiled, provider: str = "
     if other and alone and not (other.target and other.dtype):
         return _nothing(f"`{other.label}` does not say for which target and dtype it was made")
     usual = TARGETS[provider or CUDA]
-    target, kind = (other.target, other.dtype) if other else (usual[0], dtype or usual[1])
-    one, two = ours or emitted(a, base, target, kind), theirs or emitted(b, head, target, kind)
+    target, dtype, kind = (other.target, other.dtype, other.kind) if other else (usual[0], dtype or usual[1], FULL)
+    one, two = ours or emitted(a, base, target, dtype, kind), theirs or emitted(b, head, target, dtype, kind)
     note = "" if ours and theirs else "both" if other is None else f"`{base if ours is None else head}`"
-    note = note and f"{note} as {'they' if note == 'both' else 'it'} would be exported for {target} in {kind}"
+    note = note and f"{note} as {'they' if note == 'both' else 'it'} would be exported for {target} in {dtype}"
     where, how = provider or (CPU if {one.target, two.target} == {"ort-cpu"} else CUDA), f"the kernels of {runtime()}"
     if provider == CUDA:
         one, two, how = _run(one, two, (base if ours else None, head if theirs else None), (a, b), how)

@@ -205,6 +205,7 @@ def test_what_cannot_be_run_is_looked_up(run, monkeypatch):
     found = layer(run, "bare", "b.yaml", "--ep", "cuda")
     assert "no dry run: " in found["how"] and "the kernels of ONNX Runtime" in found["how"]
     assert [f["where"] for f in found["findings"] if f["rule"] == "onnx.ep-fallback"] == ["h"]
+    assert {s["kind"] for s in found["sides"]} == {"no-weights"}                    # the spec as the other was exported
     monkeypatch.setattr("nnspec.diff.dry_run.LARGEST", 10)
     monkeypatch.setattr("nnspec.diff.dry_run.ready", lambda: None)
     assert "parameters is not run" in layer(run, "a.yaml", "b.yaml", "--ep", "cuda")["how"]
