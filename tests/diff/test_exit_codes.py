@@ -7,6 +7,8 @@ import sys
 import pytest
 from nnspec.cli import main
 from nnspec.cli.config import CONTRACTS, LEVELS
+from nnspec.cli.diff import failing
+from nnspec.diff.sides import compared
 
 from .convertible import DEEPER, GATED, PLAIN, RENAMED, WIDER, put, saved
 from .pairs import edited
@@ -38,13 +40,15 @@ def sides(files):  # noqa: F811
 def test_fails_on_what_is_named_and_on_nothing_else(sides, capsys, name, back):
     level, contracts = EDITED[name][3:] if back else EDITED[name][1:3]
     pair = (f"{name}.yaml", "plain.yaml") if back else ("plain.yaml", f"{name}.yaml")
-    found = {w for w in WORDS if run(capsys, "diff", *pair, "--fail-on", w)[0] == 1}
+    report = compared(*pair)
+    found = {w for w in WORDS if failing(report, (w,))}
     reached = set() if level is None else set(LEVELS[:LEVELS.index(level) + 1])
     assert found == reached | contracts
     assert run(capsys, "diff", *pair)[0] == 0 and run(capsys, "diff", *pair, "--exit-code")[0] == (level is not None)
-    two = [f"{a},{b}" for a, b in itertools.combinations(WORDS[:3] + WORDS[-3:], 2)]
-    for both in two:                                            # a list fails where one of its words does
-        assert run(capsys, "diff", *pair, "--fail-on", both)[0] == bool(found & set(both.split(",")))
+    for both in itertools.combinations(WORDS, 2):               # a list fails where one of its words does
+        assert failing(report, both) == bool(found & {*both})
+    for word in [*sorted(found)[:1], *sorted({*WORDS} - found)[:1]]:
+        assert run(capsys, "diff", *pair, "--fail-on", f"training,{word}")[0] == bool(found & {"training", word})
 
 
 BAD = [("broken.yaml", "plain.yaml"), ("plain.yaml", "broken.yaml"), ("text.yaml", "text.yaml"), ("plain.yaml", "nowhere.yaml"),
