@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..ir.graph import Graph
 from .function import moved_tensors, same_function
-from .regions import Found
+from .regions import UNSURE, Found
 from .report import Consequence, TensorChange, Where
 from .rules import RULES
 
@@ -19,7 +19,10 @@ def without_moves(found: Found, a: Graph, b: Graph) -> Found:
         return found
     names = moved_tensors(a, b)
     rows = _renamed(found.tensors, names)
-    moved = [f for f in found.findings if f.rule == "node.moved"] or list(_moves(rows)) or \
+    moved = [f for f in found.findings if f.rule == "node.moved"]
+    if not moved or any(f.note.endswith(UNSURE) for f in moved):                # tensors say which of equal ones is which
+        moved = list(_moves(rows)) or moved
+    moved = [replace(f, note=f"`{f.before}` is `{f.after}` now") for f in moved] or \
         [replace(changing[0], rule="node.moved", before=None, after=None, note="the same function, written in another way")]
     rest = [f for f in found.findings if RULES[f.rule].effect != "function" and f.rule not in ("node.moved", "node.renamed")]
     return replace(found, findings=[*moved, *rest], tensors=rows)

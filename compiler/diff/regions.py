@@ -21,6 +21,8 @@ from .stacks import Stack, by_body
 from .strays import Pair, Stray, controls, lone, loose, paired, same_inside, stray, wrapped
 from .wiring import Wiring
 
+UNSURE = ", or one that is equal to it"                  # said of what moved where others are the same
+
 
 @dataclass
 class Found:
@@ -172,7 +174,7 @@ class _Comparison(Wiring):
         old, new = p.old, p.new
         self.found.evidence.add(p.how)
         note = f"`{old.where}` is {'' if p.exact or p.declared else 'probably '}`{new.where}` now" + (
-            "" if p.certain else ": much is alike" if not p.exact else ", or one that is equal to it")
+            "" if p.certain else ": much is alike" if not p.exact else UNSURE)
         both = (old.own, new.own) if p.certain and old.own is not None and new.own is not None else None
         at = At(old.where, new.where, both)
         if old.node is None and new.node is None and old.where.pattern == new.where.pattern:

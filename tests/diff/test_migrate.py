@@ -17,6 +17,7 @@ from .convertible import (
     EXACT,
     GATED,
     GQA,
+    HIDDEN,
     JOINED_GQA,
     PLAIN,
     POST,
@@ -25,6 +26,7 @@ from .convertible import (
     UNTIED,
     WIDER,
     WINDOWED,
+    WOVEN,
     model,
     outputs,
     put,
@@ -167,18 +169,29 @@ def test_a_dtype_can_be_asked_for(run):
     assert torch.equal(new["logits.weight"], weights(PLAIN)["embed.weight"].bfloat16())
 
 
-def test_large_tensors_stay_in_their_file(run, monkeypatch):
+@pytest.mark.parametrize("base, head", [
+    (PLAIN, put(DEEPER, ("vocab: 101", "vocab: 107"))), (PLAIN, GQA), (GQA, PLAIN), (PLAIN, JOINED_GQA), (JOINED_GQA, PLAIN),
+    (PLAIN, HIDDEN), (HIDDEN, PLAIN), (WIDER, PLAIN), (PLAIN, WOVEN)])
+def test_large_tensors_are_made_in_pieces(base, head, run, monkeypatch):
+    want = run(base, head, "--no-verify")[3]
     monkeypatch.setattr(weight_file, "LARGE", 100)
     monkeypatch.setattr(weight_file, "CHUNK", 64)
-    read = weight_file.WeightFile.read
+    read, part = weight_file.WeightFile.read, weight_file.WeightFile.deferred
+    most = []
 
     def watched(self, name):
         assert np.prod(self.shape(name)) <= 100, name
         return read(self, name)
+
+    def deferred(self, name, start, shape):
+        found = part(self, name, start, shape)
+        return found and weight_file.Deferred(shape, lambda i, j: (most.append(j - i), found.read(i, j))[1])
     monkeypatch.setattr(weight_file.WeightFile, "read", watched)
-    code, _, err, new = run(PLAIN, put(DEEPER, ("vocab: 101", "vocab: 107")), "--no-verify")
+    monkeypatch.setattr(weight_file.WeightFile, "deferred", deferred)
+    code, _, err, new = run(base, head, "--no-verify")
     assert code == 0, err
-    assert torch.equal(new["embed.weight"][:101], weights(PLAIN)["embed.weight"])
+    assert new.keys() == want.keys() and all(torch.equal(new[k], v) for k, v in want.items())
+    assert max(most) <= 64                                              # numbers of a tensor that are read at a time
 
 
 def test_a_wrong_claim_is_caught_before_anything_is_written(run, monkeypatch):

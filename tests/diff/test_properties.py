@@ -2,6 +2,7 @@
 
 import copy
 import random
+from time import process_time
 
 import pytest
 import yaml
@@ -190,6 +191,38 @@ def test_an_alignment_covers_both_stacks_once(a, b):
     assert all(a[i] == b[j] for i, j in found.moved)
     assert len(found.removed) - len(found.added) == len(a) - len(b)
     assert align(a, a).pairs == tuple((k, k) for k in range(len(a)))
+
+
+def longest(a, b):
+    """The length of the longest common subsequence."""
+    row = [0] * (len(b) + 1)
+    for x in a:
+        before = row
+        row = [0] * (len(b) + 1)
+        for j, y in enumerate(b):
+            row[j + 1] = before[j] + 1 if x == y else max(before[j + 1], row[j])
+    return row[-1]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.sampled_from("abc"), max_size=30), st.lists(st.tuples(st.integers(0, 30), st.sampled_from("abcd-")), max_size=6))
+def test_an_alignment_is_the_longest(a, edits):
+    b = list(a)
+    for k, letter in edits:
+        b[k:k + (letter == "-")] = [] if letter == "-" else [letter]
+    found = align(a, b)
+    equal = [(i, j) for i, j in found.pairs if a[i] == b[j] and (i, j) not in found.moved]
+    assert len(equal) >= longest(a, b)
+
+
+@pytest.mark.parametrize("a, b", [
+    ("a" * 10_000, "b" * 10_000), ("a" * 10_000, "ab" * 5_000), ("ab" * 5_000, "aab" * 3_333),
+    ("ab" * 5_000, "ab" * 2_500 + "c" + "ab" * 2_499), ("abc" * 3_333, "cba" * 3_333)])
+def test_ten_thousand_copies_are_aligned_at_once(a, b):
+    start = process_time()
+    found = align(a, b)
+    assert process_time() - start < 5                       # a table of all pairs takes half a minute
+    assert len(found.pairs) + len(found.added) == len(b) and len(found.pairs) + len(found.removed) == len(a)
 
 
 SMALL = """
