@@ -16,6 +16,7 @@ from ..render import render
 from ..stages.parse import load
 from .commits import SPEC
 from .compare import compare
+from .embedded import spec_text
 from .lock import lock_text
 from .sources import git, parsed
 from .text import text
@@ -74,7 +75,12 @@ def compiled(name: str, content: str) -> Compiled:
 
 
 def text_of(path: str) -> str | None:
-    """The text of a file; None for what git calls no file."""
+    """The text of a file, or the spec inside an exported model; None for what git calls no file."""
+    if Path(path).suffix == ".onnx":
+        try:
+            return spec_text(Path(path))
+        except Diagnostics:
+            return "# a file of ONNX that `nnspec export` did not write\n"
     return None if path == NOTHING else Path(path).read_text(encoding="utf-8", errors="replace")
 
 

@@ -345,3 +345,25 @@ def test_equal_edits_of_two_specs_are_accepted_one_by_one(users, capsys, tmp_pat
     (users / "old.yaml").write_text(yaml.safe_dump([entries[0] | {"id": "c00000000000"}, entries[0] | {"spec": "specs/gone.yaml"}]))
     err = run(capsys, "diff", "--git", "HEAD", "--accept", "old.yaml")[2]
     assert "no edit of `specs/a.yaml` has that id" in err and "gone" not in err           # not compared, not warned of
+
+
+def test_exported_models_are_compared_by_the_spec_inside(repo, capsys):
+    onnx = pytest.importorskip("onnx")
+
+    def export(text, name="specs/model.onnx"):
+        made = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], []))
+        if text:
+            made.metadata_props.add(key="nnspec.spec", value=text)
+        onnx.save(made, name)
+    run(capsys, "git", "install", "--pattern", "*.onnx")
+    export(TINY)
+    export("", "other.onnx")
+    commit("exported")
+    export(edited(TINY, *NORM))
+    Path("other.onnx").write_bytes(b"no model")
+    shown = git("diff")
+    assert "norm.type-changed" in shown and "b/specs/model.onnx" in shown and "other.onnx" in shown
+    commit("norms")
+    log = git("log", "-p", "-1", "--", "specs/model.onnx")
+    assert '-  "layers[0..11].attention_norm.bias": "float [24] x12"' in log and "+structure: " in log
+    assert run(capsys, "textconv", "other.onnx")[0] == 0
