@@ -3,7 +3,8 @@
 import pytest
 import torch
 from nnspec.diff.compare import compare
-from nnspec.diff.migrate import migrate
+from nnspec.diff.keymap import keymap_text
+from nnspec.diff.migrate import keyed, migrate
 from nnspec.lang.diagnostic import CheckFailed
 from safetensors.torch import load_file
 
@@ -95,3 +96,13 @@ def test_a_seed_starts_the_router_as_in_a_new_model(tmp_path):
 def test_a_mixture_does_not_become_one_block(tmp_path):
     with pytest.raises(CheckFailed, match="cannot-migrate"):
         brought(tmp_path, *EXACT["of the library"][::-1])
+
+
+def test_the_key_map_says_the_router_and_can_be_given_back(tmp_path):
+    head = EXACT["of the library"][1]
+    keys, r = keyed(compiled(PLAIN), compiled(head), ("a", "b"))
+    file = tmp_path / "map.yaml"
+    file.write_text(keymap_text(keys, r, file))
+    assert "op: random" in file.read_text() and "a copy in every expert" in file.read_text()
+    said, again = brought(tmp_path, PLAIN, head, keymap=file)[1], brought(tmp_path, PLAIN, head)[1]
+    assert said.keys() == again.keys() and all(torch.equal(said[k], v) for k, v in again.items())
