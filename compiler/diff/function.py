@@ -11,14 +11,16 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
-from ..ir.graph import ARGUMENT, Branch, Call, Control, Graph, Input, Node, Region, Repeat, Value, join
+from ..ir.graph import ARGUMENT, Branch, Call, Control, Graph, Input, Node, Region, Repeat, Value, bodies, join, walk
 from ..ir.parameters import is_parameter
 from ..ir.text import structure_hash
 from .concepts import COMMUTATIVE, name_of, transparent
 from .matching import live, paired_arguments
 
+MOST = 6_000                                    # nodes of a graph whose stacks are unrolled
 SAID_BY_TYPES = ("width", "entries")            # attributes of ops that the shape of their weight says too
 
 
@@ -26,8 +28,25 @@ def same_function(a: Graph, b: Graph) -> bool:
     """Whether the outputs that both have are made in the same way from the inputs of the same names."""
     if structure_hash(a) == structure_hash(b):
         return True
-    ours, theirs = _meanings(a, b)
-    return ours is not None and theirs is not None and ours.hash() == theirs.hash()
+    alike = [False] if _copies(a) == _copies(b) or max(_unrolled(a), _unrolled(b)) > MOST else [False, True]
+    return any(ours is not None and theirs is not None and ours.hash() == theirs.hash()
+               for ours, theirs in (_meanings(a, b, inline) for inline in alike))
+
+
+def _copies(graph: Graph) -> int:
+    """Copies of all stacks."""
+    return sum(len(n.op.schedule) for _, _, n in walk(graph.root) if isinstance(n.op, Repeat))
+
+
+def _unrolled(graph: Graph) -> int:
+    """Nodes, those of stacks once for every copy."""
+    def count(region: Region) -> int:
+        return sum(within(n) for n in region.nodes)
+
+    def within(node: Node) -> int:
+        sizes = [count(b) for b in bodies(node)]
+        return sum(sizes[k] for k in node.op.schedule) if isinstance(node.op, Repeat) else 1 + sum(sizes)
+    return count(graph.root)
 
 
 def moved_tensors(a: Graph, b: Graph) -> dict[str, str]:
@@ -48,14 +67,15 @@ def _end(path: str) -> str:
     return ".".join(path.split(".")[-2:])
 
 
-def _meanings(a: Graph, b: Graph) -> tuple[_Meaning | None, _Meaning | None]:
+def _meanings(a: Graph, b: Graph, inline: bool = False) -> tuple[_Meaning | None, _Meaning | None]:
     """What the outputs of both graphs are made of; None where they have no output in common."""
     names = [n for n, _ in a.root.outputs if n in dict(b.root.outputs)]
     if not names and len(a.root.outputs) != len(b.root.outputs):
         return None, None
     same = {new: a.root.arguments[old].name for old, new in paired_arguments(a.root, b.root).items()}
     inputs = [same.get(k, x.name) for k, x in enumerate(b.root.arguments)]
-    return _meaning(a, names, [x.name for x in a.root.arguments], {}), _meaning(b, names, inputs, _symbols(a, b))
+    return (_meaning(a, tuple(names), tuple(x.name for x in a.root.arguments), (), inline),
+            _meaning(b, tuple(names), tuple(inputs), tuple(_symbols(a, b).items()), inline))
 
 
 def _symbols(a: Graph, b: Graph) -> dict[str, str]:
@@ -69,8 +89,9 @@ def _symbols(a: Graph, b: Graph) -> dict[str, str]:
     return found
 
 
-def _meaning(graph: Graph, names: list[str], inputs: list[str], symbols: Mapping[str, str]) -> _Meaning:
-    work = _Meaning(symbols)
+@lru_cache(maxsize=64)
+def _meaning(graph: Graph, names: tuple[str, ...], inputs: tuple[str, ...], symbols: tuple[tuple[str, str], ...], inline: bool) -> _Meaning:
+    work = _Meaning(dict(symbols), inline)
     ends = [dict(graph.root.outputs)[n] for n in names] or [v for _, v in graph.root.outputs]
     made = work.region(graph.root, [_Made(_hash("input", name)) for name in inputs], (), ends)
     work.ends = [made[v].hash for v in ends]
@@ -94,6 +115,7 @@ class _Meaning:
     """The values of regions, from what they are given. `uses` are those of every parameter: what reads it, and where."""
 
     symbols: Mapping[str, str]
+    inline: bool = False                        # whether copies of stacks are hashed one by one, as blocks are
     uses: dict[tuple[Any, ...], list[str]] = field(default_factory=dict)
     ends: list[str] = field(default_factory=list)
 
@@ -127,6 +149,8 @@ class _Meaning:
             missing = _Made(_hash("absent"))
             inside = self.region(body, [_given(node.inputs.get(a.name), found) or missing for a in body.arguments], path, ())
             return [inside[v] for _, v in body.outputs]
+        if self.inline and isinstance(node.op, Repeat) and not node.op.each:
+            return self.copies(node, found, path)
         made, ends = self.control(node, found, path) if isinstance(node.op, Control) else (self.op(node, found), {})
         return [_Made(ends.get(o) or _hash(made, str(k))) for k, o in enumerate(node.outputs)]
 
@@ -163,6 +187,21 @@ class _Meaning:
         made = _hash(type(op).__name__, *how, repr(carried), *route, *rest, self.renamed(str(getattr(op, "extent", ""))), self.types(node))
         self.read(node, found, made)
         return made, self.chain(node, found, how, orders[0]) if chained else {}
+
+    def copies(self, node: Node, found: Mapping[Value, _Made], path: tuple[Any, ...]) -> list[_Made]:
+        """A stack as its copies one after the other."""
+        op, missing = node.op, _Made(_hash("absent"))
+        state = {a.name: _given(node.inputs.get(a.name), found) or missing for a in op.bodies[0].arguments}
+        every: dict[str, list[str]] = {}
+        given: dict[str, _Made] = {}
+        for k, body in enumerate(op.schedule):
+            region = op.bodies[body]
+            inside = self.region(region, [state[a.name] for a in region.arguments], (*path, op.share[k]), ())
+            given = {o: inside[v] for o, v in region.outputs}
+            state |= {a: given[o] for a, o in op.carry.items()}
+            for o, made in given.items():
+                every.setdefault(f"all.{o}", []).append(made.hash)
+        return [given[o] if o in given else _Made(_hash("all", *every[o])) for o in node.outputs]
 
     def chain(self, node: Node, found: Mapping[Value, _Made], how: list[str], order: Mapping[str, int | None]) -> dict[str, str]:
         """What the last copy of a repeat gives, copy after copy, so that a stack is the same as its halves one after the other."""

@@ -18,7 +18,7 @@ from .place import At, below, copy
 from .report import Consequence, TensorChange, Where
 from .rules import RULES
 from .stacks import Stack, by_body
-from .strays import Pair, Stray, controls, lone, loose, paired, same_inside, stray, wrapped
+from .strays import Pair, Stray, controls, copies_said, lone, loose, paired, same_inside, stray, wrapped
 from .wiring import Wiring
 
 UNSURE = ", or one that is equal to it"                  # said of what moved where others are the same
@@ -252,6 +252,8 @@ class _Comparison(Wiring):
         """One op or block in the place of another."""
         (kind, before), (other, after) = node_concept(old), node_concept(new)
         rule = f"{kind}.type-changed" if kind == other and f"{kind}.type-changed" in RULES else "node.swapped"
+        if before == after and type(old.op) is not type(new.op):
+            rule, before, after = "node.swapped", copies_said(old, before), copies_said(new, after)
         self.tell(rule, below(at.head, new.name), before, after)
         if self.direct or not controls(old, new):
             self.rows(_held(a, old), _held(b, new), at, {})         # those that ops made are matched by their ports
@@ -336,7 +338,7 @@ class _Comparison(Wiring):
             self.tell("block.swapped", at.head, *concepts_)
             self.rows(*(([], rest) if side else (rest, [])), at, {})
             places[side], own[side] = below(places[side], path), below(own[side], path)
-            here = At(*places, (own[0], own[1]) if exact and at.tensors else None)
+            here = At(places[0], places[1], (own[0], own[1]) if exact and at.tensors else None)
             self.found.evidence.add("hash" if exact else "similarity")
             self.tell("node.moved", here.head, str(here.base), str(here.head),
                       f"`{here.base}` is {'' if exact else 'probably '}`{here.head}` now")
@@ -357,12 +359,12 @@ class _Comparison(Wiring):
             self.lone(old, found.removed, at, False)
             self.lone(new, found.added, at, True)
             return
-        sides = [[lone(op, k, mine, (at.base, at.head)[head], at.tensors and at.tensors[head]) for k in range(len(op.bodies))
-                  if (mine := tuple(i for i in copies if op.schedule[i] == k))]
-                 for copies, op, head in ((found.removed, old, 0), (found.added, new, 1))]
-        self.gone += sides[0]
-        self.come += sides[1]
-        self.stacks.append((stack, hashes, *sides))
+        gone, come = ([lone(op, k, mine, (at.base, at.head)[head], at.tensors and at.tensors[head]) for k in range(len(op.bodies))
+                       if (mine := tuple(i for i in copies if op.schedule[i] == k))]
+                      for copies, op, head in ((found.removed, old, 0), (found.added, new, 1)))
+        self.gone += gone
+        self.come += come
+        self.stacks.append((stack, hashes, gone, come))
 
     def pairs(self, old: Repeat | Branch, new: Repeat | Branch, k: int, m: int, pairs: list[tuple[int, int]], at: At) -> None:
         """The copies of one body that stand for those of another."""

@@ -17,6 +17,7 @@ from .interface import contracts
 from .matching import live
 from .moves import without_moves
 from .regions import Found, compare_graphs
+from .report import Where
 from .rules import RULES
 from .tree import Change, Group, canonical, declared, put
 
@@ -146,7 +147,7 @@ def _merged(steps: list[Step]) -> list[Group] | None:
         for j in range(i + 1, len(steps)):
             if _complete(ours, kinds[j]) and parent[j] == j:
                 parent[j] = parent[i]
-    for i, j in _undone(steps):
+    for i, j in sorted({*_undone(steps), *_parted(steps)}):
         for k in range(i + 1, j + 1):
             parent = [parent[i] if p == parent[k] else p for p in parent]
     if parent == list(range(len(steps))):
@@ -167,6 +168,21 @@ def _undone(steps: list[Step]) -> Iterator[tuple[int, int]]:
             if cut & back or not same[i] and not same[j] and same_function(steps[i].before, steps[j].after):
                 yield i, j
                 break
+
+
+def _parted(steps: list[Step]) -> Iterator[tuple[int, int]]:
+    """First and last of steps of which one drops tensors that another has anew: a block that moved, written under two keys."""
+    if not 1 < len(steps) <= FEW or not all(any(t.status == kind for s in steps for t in s.found.tensors) for kind in ("new", "dropped")):
+        return
+    def step(where: Where | None, kind: str) -> int | None:
+        return next((k for k, s in enumerate(steps) for t in s.found.tensors
+                     if t.status == kind and where == (t.base if kind == "dropped" else t.head)), None)
+
+    for t in compare_graphs(steps[0].before, steps[-1].after).tensors:
+        if t.status == "renamed" and t.base is not None and t.head is not None and t.base.pattern != t.head.pattern:
+            gone, come = step(t.base, "dropped"), step(t.head, "new")
+            if gone is not None and come is not None and gone != come:
+                yield min(gone, come), max(gone, come)
 
 
 def _used(graph: Graph) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..ir.graph import Branch, Repeat
 from .align import Alignment
@@ -44,7 +45,7 @@ class Stack:
             return
         ends = all(i == j for i, j in self.found.pairs) and (gone, come) == (frozenset(), frozenset())
         if added:
-            said = (None, list(added)) if before == after else (before, after)
+            said: tuple[Any, Any] = (None, list(added)) if before == after else (before, after)
             tell("stack.count-increased" if ends and not removed else "block.added", grown, *said, _like(hashes, self.found, added))
         if removed:
             said = (list(removed), None) if before == after else (before, after)

@@ -242,3 +242,12 @@ def loose(region: Region, matched: Iterable[int]) -> set[int]:
 def controls(old: Node, new: Node) -> bool:
     """Whether a block, or copies, stand where an op stood, or the other way round."""
     return bool(bodies(old)) != bool(bodies(new)) and not is_parameter(old) and not is_parameter(new)
+
+
+def copies_said(node: Node, what: str) -> str:
+    """`3 copies of relu 72, side by side`"""
+    op = node.op
+    if isinstance(op, Repeat | Branch):
+        n = len(op.schedule)
+        return f"{n} {'copies' if n > 1 else 'copy'} of {what}, {'in depth' if isinstance(op, Repeat) else 'side by side'}"
+    return f"{'one' if isinstance(op, Call) else 'a scan of'} {what}"

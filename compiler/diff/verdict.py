@@ -23,7 +23,8 @@ def told(findings: Iterable[Consequence]) -> list[Consequence]:
         left = [f for f in left if f.rule != "block.renamed"]
     if any(f.rule != "training.init-changed" for f in left):
         left = [f for f in left if f.rule != "training.init-changed" or not _follows(f, left)]
-    return sorted(left, key=lambda f: RANK[f.rule])
+    nodes = {f.rule for f in left} & {"node.added", "node.removed", "node.swapped"}      # a norm that goes with others is not the headline
+    return sorted(left, key=lambda f: RANK["node.swapped"] if nodes and f.rule in ("norm.added", "norm.removed") else RANK[f.rule])
 
 
 def _follows(f: Consequence, others: Sequence[Consequence]) -> bool:
@@ -161,7 +162,7 @@ def _fixed(kind: Any, op: str, text: str) -> Callable[..., Conversion]:
 def _ffn(before: Any, after: Any, first: Consequence, graph: Graph) -> Conversion | None:
     if "copy its weights" not in first.note:
         return None
-    *_, node = [n for path, _, n in walk(graph.root) if path == first.where.pattern] or [None]
+    node = next((n for path, _, n in walk(graph.root) if path == first.where.pattern), None)
     exact = node is not None and isinstance(node.op, Call) and upcycled(node.op.body)
     return Conversion("exact" if exact else "reinit", "copy-experts", first.note)
 

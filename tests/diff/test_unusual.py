@@ -40,6 +40,11 @@ TOLD = {
     "tied twice": ("changed", "approx", (68, 0, 0, 0, 2), [["weights.tied"]]),
     "pairs of copies share": ("changed", "approx", (36, 0, 0, 0, 32), [["weights.shared"]]),
     "inlined": ("equal-up-to-names", "renamed", (13, 4, 0, 0, 0), [["node.moved"]]),
+    "the last layer out of its stack": ("equal-up-to-names", "renamed", (29, 6, 0, 0, 0), [["node.moved"]]),
+    "a residual inside of copies": ("changed", "partial", (15, 20, 0, 10, 0), [["block.swapped", "node.moved"]]),
+    "everything goes": ("changed", "none", (0, 0, 1, 0, 16), [["node.removed", "node.swapped", "norm.removed"]]),
+    "side by side, then in depth": ("changed", "silent", (25, 0, 0, 0, 0),
+        [["node.removed", "interface.output-changed"], ["node.swapped", "interface.output-changed"]]),
     "a term less": ("changed", "silent", (17, 0, 0, 0, 0), [["node.rewired"]]),
     "joined in another order": ("changed", "silent", (17, 0, 0, 0, 0), [["node.rewired"]]),
 }

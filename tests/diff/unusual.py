@@ -68,6 +68,11 @@ HALVES = edited(FLAT, f"  norm: {{op: layer_norm, in: layers -> {HALF}  norm: {{
                 "layers: 4, -> ")
 TWO_HEADS = edited(FLAT, "outputs: {logits: logits} ->   second: {op: linear, in: layers, weight: embed.weight, bias: false}\n"
                          "outputs: {logits: logits, second: second}")
+STACK = edited(CHAIN, "  attn: {block: multi_head_attention, in: embed, heads: 4, causal: true}\n  mix: {block: mixer, in: attn}\n -> "
+               "  layers: {repeat: 5, block: residual, in: embed, inner: {block: mixer}}\n",
+               "layer_norm, in: mix -> layer_norm, in: layers")
+BESIDE = edited(CHAIN, "mix: {block: mixer, in: attn} -> mix: {branch: 3, block: mixer, in: attn}\n  total: {op: sum, in: mix, axis: 0}",
+                "layer_norm, in: mix -> layer_norm, in: total")
 COPIES = {"A": "{}", "B": "{attention: {window: 5}}", "C": "{ffn: {hidden: 40}}", "c": "{ffn: {hidden: 44}}",
           "D": "{attention: {softcap: 30}}", "d": "{attention: {softcap: 20}}"}
 
@@ -111,6 +116,19 @@ PAIRS = {
     "pairs of copies share": (FLAT, edited(FLAT, "    in: placed\n ->     in: placed\n    share: i // 2\n")),
     "inlined": (CHAIN, edited(CHAIN, "  mix: {block: mixer, in: attn}\n ->   up: {op: linear, in: attn, width: 3 * width}\n"
                               "  active: {op: activate, in: up, function: relu}\n  mix: {op: linear, in: active, width: width}\n")),
+    "the last layer out of its stack": (STACK, edited(
+        STACK, "repeat: 5 -> repeat: 4", "  norm: {op: layer_norm, in: layers ->   last: {block: residual, in: layers, inner: "
+        "{block: mixer}}\n  norm: {op: layer_norm, in: last")),
+    "a residual inside of copies": (STACK, edited(STACK, "inner: {block: mixer} -> inner: {block: residual, inner: {block: mixer}}")),
+    "everything goes": (CHAIN, """
+nnspec: 1
+name: chain
+sizes: {vocab: 101}
+inputs: {tokens: "int64[B, S]"}
+graph: {logits: {op: embedding, in: tokens, entries: vocab, width: vocab}}
+outputs: {logits: logits}
+"""),
+    "side by side, then in depth": (BESIDE, edited(CHAIN, "mix: {block: mixer, in: attn} -> mix: {repeat: 3, block: mixer, in: attn}")),
     "a term less": (SUM, edited(SUM, "[mix, attn, embed] -> [mix, embed]")),
     "joined in another order": (edited(SUM, "op: add, in: [mix -> op: concat, in: [mix"),
                                 edited(SUM, "op: add, in: [mix, attn -> op: concat, in: [attn, mix")),
