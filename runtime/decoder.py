@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 
 from .arguments import prepare
 from .buffer import Buffer, sized
+from .chunks import growing, number_from, pieces, rounded, rows_first, shape_of
 from .convert import Unfit, convert
 from .dimension import parse
 from .errors import ArtifactError, check
@@ -61,13 +62,8 @@ class Decoder:
     def rows_of(self, inputs: Mapping[str, Any]) -> int | None:
         """How many rows the inputs of the prefix model have, where one of them tells."""
         for x in self.manifest.prefix.inputs if self.manifest.prefix else ():
-            if inputs.get(x.name) is None or self.row not in x.shape:
-                continue
-            try:
-                shape = np.shape(inputs[x.name])
-            except ValueError:                  # not rectangular: the prefix model tells
-                continue
-            if len(shape) == len(x.shape):
+            shape = shape_of(inputs.get(x.name))
+            if self.row in x.shape and len(shape) == len(x.shape):
                 return int(shape[x.shape.index(self.row)])
         return None
 
@@ -86,8 +82,10 @@ class Decoder:
         elif inputs:
             raise ArtifactError("bad-inputs", f"the model has no prefix, and takes no `{next(iter(inputs))}` before its steps",
                                 "what comes step by step is given to `step`")
-        if not isinstance(rows, int | np.integer) or rows < 1:
+        if not number_from(rows, 1):
             raise ArtifactError("bad-inputs", "how many rows there are is not told", helps="give `rows`, a whole number from 1")
+        if not number_from(capacity, 1):
+            raise ArtifactError("bad-inputs", f"`capacity` is {capacity!r}", "expected slots of a cache, a whole number from 1")
         return Running(self, rows, capacity, given)
 
 
@@ -98,7 +96,7 @@ class Running:
         self.decoder, self.rows = decoder, rows
         stream = decoder.stream
         self.past = np.zeros(rows, np.int64)
-        self.capacity = _rounded(capacity)
+        self.capacity = rounded(capacity)
         self.expected: int | None = decoder.limit      # what a row is known not to outgrow, where that is known
         names = {x.name for x in decoder.manifest.prefix.outputs} if decoder.manifest.prefix else set()
         inner = {*stream.fixed, *(s.start for s in stream.states if s.start)}
@@ -124,27 +122,27 @@ class Running:
         """
         arrays, length, count = self._checked(new_length, chunk)
         outputs = self.decoder.outputs
-        pieces = [self._run(part, new, size, outputs, np.tile(np.arange(size), (self.rows, 1)))
-                  for part, new, size, _ in _pieces(arrays, length, count, PIECE)]
-        if len(pieces) == 1:
-            return {k: v.copy() for k, v in pieces[0].items()}
-        return {x.name: np.concatenate([p[x.name] for p in pieces], x.shape.index(NEW)) for x in outputs if NEW in x.shape}
+        found: dict[str, list[np.ndarray]] = {x.name: [] for x in outputs}
+        for part, new, size, _ in pieces(arrays, length, count, PIECE):
+            for name, array in self._run(part, new, size, outputs, np.tile(np.arange(size), (self.rows, 1))).items():
+                found[name].append(array.copy())
+        return {x.name: np.concatenate(found[x.name], x.shape.index(NEW)) if NEW in x.shape else found[x.name][-1] for x in outputs}
 
     def extend(self, new_length: Any = None, outputs: Sequence[str] | None = None, **chunk: Any) -> dict[str, np.ndarray]:
-        """Run N more positions; returns the outputs (all, or those named) at the last valid one of each row, without the axis N.
+        """Run N more positions; returns the outputs (all, or those named) at the last valid one of each row: [B, ...], without the axis N.
 
         Long chunks need no memory for the outputs of every position. Rows without a valid position give zeros. Raises as `step` does.
         """
         arrays, length, count = self._checked(new_length, chunk)
-        wanted = tuple(x for x in self.decoder.outputs if NEW in x.shape and (outputs is None or x.name in outputs))
+        wanted = growing(self.decoder.outputs, outputs)
         told = self.decoder._told
         wide = max((int(np.prod([n for n in x.shape if isinstance(n, int)])) for x in wanted if NEW in told[x.name]), default=1)
         last: dict[str, np.ndarray] = {}
-        for part, new, size, at in _pieces(arrays, length, count, min(PIECE, max(_FEWEST, _NUMBERS // (wide * self.rows)))):
+        for part, new, size, at in pieces(arrays, length, count, min(PIECE, max(_FEWEST, _NUMBERS // (wide * self.rows)))):
             rows, ends = np.flatnonzero((at < length) & (length <= at + size)), np.clip(length - 1 - at, 0, size - 1)
             found = self._run(part, new, size, wanted, ends[:, None])
             for x in wanted:
-                by_row = np.moveaxis(found[x.name], x.shape.index(NEW), 1)
+                by_row = rows_first(found[x.name], x, self._row)
                 held = last.setdefault(x.name, np.zeros((self.rows, *by_row.shape[2:]), by_row.dtype))
                 held[rows] = by_row[rows, ends[rows] if NEW in told[x.name] else 0]
         return last
@@ -201,7 +199,7 @@ class Running:
 
     def _checked(self, new_length: Any, chunk: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], np.ndarray, int]:
         stream = self.decoder.stream
-        count = next((np.shape(chunk[k])[1] for k in stream.chunk if k in chunk and np.ndim(chunk[k]) > 1), 1)
+        count = next((shape[1] for shape in map(shape_of, map(chunk.get, stream.chunk)) if len(shape) > 1), 1)
         given = np.full(self.rows, count, np.int64) if new_length is None else new_length
         arrays = prepare(self.decoder._asked, {**chunk, NEW_LENGTH: given})
         length = np.asarray(arrays[NEW_LENGTH])
@@ -213,6 +211,7 @@ class Running:
             problems.append(ArtifactError("bad-inputs", f"row {long[0]} would have {found} positions, and the model takes at most "
                                           f"{stream.limit}", f"`{stream.along}` is bounded in the spec"))
         check(problems)
+        self._reserve(int(self.past.max()) + count)        # once, so that axes of slots are of one length in all pieces
         return {k: v for k, v in arrays.items() if k != NEW_LENGTH}, length, count
 
     def _run(self, arrays: Mapping[str, np.ndarray], length: np.ndarray, count: int, outputs: tuple[Output, ...],
@@ -297,7 +296,7 @@ class Running:
     def _slots(self, state: State) -> int:
         if state.window is None:
             return self.capacity
-        return min(self.capacity, _rounded(state.window - 1 + PIECE))
+        return min(self.capacity, rounded(state.window - 1 + PIECE))
 
     def _put(self, state: State, array: np.ndarray | None) -> None:
         """The memory of a state, with these numbers or zeros in it."""
@@ -327,7 +326,7 @@ class Running:
         if needed <= self.capacity:
             return
         old = {s.name: self._slots(s) for s in self.decoder.stream.states}
-        self.capacity = _rounded(max(min(2 * self.capacity, self.expected or 2 * self.capacity), needed))
+        self.capacity = rounded(max(min(2 * self.capacity, self.expected or 2 * self.capacity), needed))
         for state in self.decoder.stream.states:
             if state.axis is None or self._slots(state) == old[state.name]:
                 continue
@@ -377,16 +376,3 @@ def decoder(folder: str | os.PathLike[str], device: str = "cpu", **options: Any)
     options.pop("verify", None)
     prefix = load(step.folder, manifest.prefixed, device, **options) if manifest.prefixed is not None else None
     return Decoder(step.folder, manifest, step, prefix)
-
-
-def _pieces(arrays: Mapping[str, np.ndarray], length: np.ndarray, count: int,
-            piece: int) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray, int, int]]:
-    """A long chunk in parts: the arrays, how many positions of each row are valid, how many there are, and where the part starts."""
-    for at in range(0, max(count, 1), piece):
-        size = min(piece, count - at)
-        yield {k: v[:, at:at + size] for k, v in arrays.items()}, np.clip(length - at, 0, size), size, at
-
-
-def _rounded(n: int) -> int:
-    """A multiple of 8, which every fused kernel takes."""
-    return -(-n // 8) * 8

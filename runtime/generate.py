@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from .beam import Beams
+from .chunks import growing, rows_first
 from .convert import Unfit, convert
 from .decoder import Decoder, Running
-from .errors import ArtifactError, check, suggest
+from .errors import ArtifactError, check
 from .manifest import FLOATS, Input, Output
 from .sampling import Processors, Settings, draw, generators, log_softmax
 from .steps import NEW, NEW_LENGTH
@@ -85,7 +86,7 @@ class Job:
         assert isinstance(width, int)
         below = self.entry.ids_below if isinstance(self.entry.ids_below, int) else width
         self.vocabulary = min(width, below)
-        self.kept = tuple(_output(decoder, name) for name in ([collect] if isinstance(collect, str) else collect))
+        self.kept = growing(decoder.outputs, collect)
         self.wanted = (self.scores, *(x for x in self.kept if x.name != self.scores.name))
         self.prompts = prompts(ids, keep, settings.decoder_start, decoder.rows_of(self.inputs))
         problems = settings.problems(self.vocabulary, len(self.prompts))
@@ -181,9 +182,9 @@ class Job:
         return running, running.extend(length, [x.name for x in self.wanted], **{self.entry.name: packed})
 
     def _next(self, running: Running, tokens: np.ndarray, alive: np.ndarray) -> dict[str, np.ndarray]:
-        """One more token of each row: the outputs, without their axis N, in memory that the next run overwrites."""
-        found = running.advance(self.entry.name, tokens, alive, self.wanted)
-        return {x.name: found[x.name].take(0, x.shape.index(NEW)) if x is not self.scores else found[x.name][:, 0] for x in self.wanted}
+        """One more token of each row: the outputs [B, ...], without their axis N, in memory that the next run overwrites."""
+        found, row = running.advance(self.entry.name, tokens, alive, self.wanted), self.decoder.row
+        return {x.name: rows_first(found[x.name], x, row)[:, 0] if x is not self.scores else found[x.name][:, 0] for x in self.wanted}
 
     def _seen(self) -> np.ndarray:
         made = np.zeros((len(self.prompts), self.vocabulary), bool)
@@ -232,7 +233,7 @@ def scores_output(decoder: Decoder, name: str | None, entry: Input) -> Output:
     """The output with the scores of the next token, float [B, N, V]. Raises `ArtifactError` (code `bad-inputs`)."""
     fit = [x for x in decoder.outputs if x.dtype in FLOATS and len(x.shape) == 3 and x.shape[1] == NEW and isinstance(x.shape[2], int)]
     if name is not None:
-        fit = [x for x in fit if x.name == _output(decoder, name).name]
+        fit = [x for x in fit if x.name == growing(decoder.outputs, name)[0].name]
     exact = [x for x in fit if x.shape[2] == entry.ids_below]
     for tried in (fit, exact, [x for x in exact if x.name == "logits"]):
         if len(tried) == 1:
@@ -302,13 +303,6 @@ def _ids_problems(entry: Input, row: int, ids: np.ndarray, below: int) -> list[A
     bad = np.flatnonzero((ids < 0) | (ids >= below))
     return [ArtifactError("bad-inputs", f"the prompt of row {row} has the id {ids[bad[0]]} at index {bad[0]}",
                           f"ids of `{entry.name}` lie in [0, {below})")] if bad.size else []
-
-
-def _output(decoder: Decoder, name: str) -> Output:
-    found = {x.name: x for x in decoder.outputs if NEW in x.shape}
-    if name not in found:
-        raise ArtifactError("bad-inputs", f"the model has no output `{name}` that grows", helps=suggest(name, found, "outputs"))
-    return found[name]
 
 
 def _numbers(scores: np.ndarray, best: np.ndarray, alive: np.ndarray) -> None:

@@ -9,14 +9,15 @@ from typing import Any
 
 from ..backends.onnx import emit
 from ..backends.onnx.builder import typed
-from ..backends.onnx.emit import Emitted
+from ..backends.onnx.emit import Emitted, dimensions
 from ..backends.onnx.inside import on_cache
+from ..ir.graph import Graph
 from ..lang.diagnostic import Diagnostics, diagnostic, suggest
 from ..runtime.steps import State, Stream, Table
 from ..stages.stream import step_form
 from ..stages.stream.asked import asked
+from ..stages.stream.form import CHUNK, SLOTS, StepForm
 from ..stages.stream.form import State as FormState
-from ..stages.stream.form import StepForm
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "bool": 1}
 
@@ -30,9 +31,11 @@ def emit_step(model: Any, along: str | None, target: str, dtype: str, without: f
     optional = {a.name for a in model.lowered.root.arguments if a.type.optional}
     form = step_form(model.lowered, along, without & optional)
     _check_without(model, form, without)
-    step, prefix = emit(asked(form.step, {s.name for s in form.states}), target, dtype, (), model.spec_text, typical), None
+    steps = asked(form.step, {s.name for s in form.states})
+    _check_typical(typical or {}, form, steps)
+    step, prefix = emit(steps, target, dtype, (), model.spec_text, _known(typical, steps)), None
     if form.prefix is not None and form.told is not None:
-        made = emit(form.prefix, target, dtype, without & {a.name for a in form.prefix.root.arguments}, "", typical)
+        made = emit(form.prefix, target, dtype, without & {a.name for a in form.prefix.root.arguments}, "", _known(typical, form.prefix))
         prefix = replace(made, graph=form.told)
     return step, prefix, replace(stream(model, form, dtype), **_kernels(step))
 
@@ -59,6 +62,20 @@ def _state(state: FormState, rows: Any, dtype: str) -> State:
     batch = next((k for k, d in enumerate(state.type.shape) if d == rows), 0)
     return State(state.name, state.kind, element, shape, batch, state.axis, layout.capacity if layout else None,
                  layout.window if layout else None, state.start, grows)
+
+
+def _known(typical: Mapping[str, int] | None, graph: Graph) -> dict[str, int]:
+    """The sizes of dimensions that one of the two models has."""
+    return {k: n for k, n in (typical or {}).items() if k in dimensions(graph)}
+
+
+def _check_typical(typical: Mapping[str, int], form: StepForm, steps: Graph) -> None:
+    free = dict.fromkeys([*dimensions(steps), *(dimensions(form.prefix) if form.prefix is not None else ())])
+    told = {form.along: f"along `{form.along}`, steps have `{CHUNK}` positions of a chunk, and `{SLOTS}` slots of a cache"}
+    wrong = [diagnostic("unknown-name", f"the step form has no free dimension `{name}` to have a typical size", steps.root.origin.span,
+                        help=told.get(name) or suggest(name, free, "dimensions")) for name in typical if name not in free]
+    if wrong:
+        raise Diagnostics(wrong)
 
 
 def _check_without(model: Any, form: StepForm, without: frozenset[str]) -> None:

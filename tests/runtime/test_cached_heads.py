@@ -19,6 +19,7 @@ MODELS = {
     "phi-2": (SMALL | {"width": 128, "fraction": 0.5}, 1, 1),             # half of a head turns
     "pythia-160m": (SMALL | {"width": 128, "fraction": 0.5}, 1, 1),
     "gpt2": ({"vocab": 43, "width": 32, "layers": 2, "heads": 4, "positions": 96}, 1, 0),
+    "gemma-2b": (LLAMA | {"kv_heads": 1, "head_width": 16}, 1, 1),        # one key head for all queries
     "phi-2 in heads too narrow": (SMALL | {"width": 96, "fraction": 0.5}, 0, 0),     # 6 pairs, and the kernel takes multiples of 8
 }
 LENGTH = 29

@@ -110,6 +110,11 @@ def _note_fused(nodes: Iterable[NodeProto], sites: list[dict[str, Any]]) -> None
         site["form"] = joined.get(site["path"], site["form"])
 
 
+def dimensions(graph: Graph) -> list[str]:
+    """The free dimensions of a graph's inputs, in order."""
+    return list(dict.fromkeys(s for a in graph.root.arguments for d in a.type.shape for s in sorted(d.symbols())))
+
+
 def _check_names(graph: Graph, absent: frozenset[str], typical: Iterable[str]) -> None:
     known = {a.name: a.type.optional for a in graph.root.arguments}
     wrong = [diagnostic("unknown-name", f"the model has no input `{name}` to leave out", graph.root.origin.span,
@@ -117,7 +122,7 @@ def _check_names(graph: Graph, absent: frozenset[str], typical: Iterable[str]) -
     wrong += [diagnostic("absent-value", f"input `{name}` cannot be left out: it is not optional", graph.root.origin.span,
                          help=f"write `{name}: optional ...` in the spec's inputs")
               for name in sorted(absent & set(known)) if not known[name]]
-    free = dict.fromkeys(s for a in graph.root.arguments for d in a.type.shape for s in sorted(d.symbols()))
+    free = dimensions(graph)
     wrong += [diagnostic("unknown-name", f"the model has no free dimension `{name}` to have a typical size", graph.root.origin.span,
                          help=suggest(name, free, "dimensions")) for name in typical if name not in free]
     if wrong:

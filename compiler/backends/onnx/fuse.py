@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from onnx import NodeProto, helper
 
+from ...ir.dimension import Dim
 from ...ir.graph import TensorType
 from .builder import reads
 
@@ -70,14 +71,25 @@ class Fuser:
             self.readers.setdefault(name, []).append(at)
 
     def bias(self, name: str) -> tuple[NodeProto, str, str] | None:
-        """A value that is only x + b with b a vector of weights: the Add, x and b."""
+        """A value that is only x + b with b a vector of weights as wide as x: the Add, x and b."""
         add = self.maker(name, "Add")
         if add is None or not self.alone(name):
             return None
         for x, b in ((add.input[0], add.input[1]), (add.input[1], add.input[0])):
-            if len(self.weights.get(b, ())) == 1 and x not in self.weights:
+            if len(self.weights.get(b, ())) == 1 and x not in self.weights and self.wide(x, b) and self.wide(name, b):
                 return add, x, b
         return None
+
+    def wide(self, name: str, vector: str) -> bool:
+        """Whether the last axis of a value is as long as a vector; values inside of an op are as wide as their sum."""
+        type = self.types.get(name)
+        return type is None or type.shape[-1:] == (Dim.const(self.weights[vector][0]),)
+
+    def stretched(self, name: str) -> bool:
+        """Whether a vector of weights widens what it is added to: ONNX Runtime 1.31 joins it as a bias with the norm all the same."""
+        add = self.maker(name, "Add")
+        return add is not None and any(len(self.weights.get(b, ())) == 1 and not self.wide(x, b) for x, b in
+                                       (add.input[:2], reversed(add.input[:2])))
 
     def run(self, dtype: str, target: str) -> None:
         """Join what can be joined, in order."""
@@ -108,7 +120,7 @@ class Fuser:
         shapes = [self.types[i].shape if i in self.types else None for i in (add.input if add is not None else ())]
         if add is None or axis != -1 or None in shapes or shapes[0] != shapes[1] or len(shapes[0] or ()) not in (2, 3):
             return
-        if any(len(self.weights.get(w, ())) != 1 for w in norm.input[1:]) or len(norm.input) < 2:
+        if any(len(self.weights.get(w, ())) != 1 for w in norm.input[1:]) or len(norm.input) < 2 or any(map(self.stretched, add.input)):
             return
         x, skip, vector = add.input[0], add.input[1], ""
         for a, b in ((x, skip), (skip, x)):
@@ -140,7 +152,9 @@ class Fuser:
         turned = self.reader((gate or node).output[0], "Transpose") if len([o for o in node.output if o]) == 1 else None
         merged = self.reader(turned.output[0], "Reshape") if turned is not None and _perm(turned) == [0, 2, 1, 3] else None
         flat = all(self.flat(i) for i in node.input[:3])
-        if merged is None or turned is None or None in heads or not flat or heads[1] != heads[2] or not self.joined(merged):
+        if merged is None or turned is None or None in heads or not flat or heads[1] != heads[2]:
+            return
+        if not self.beside(turned.input[0], merged.output[0]):
             return
         sources = {i: self.flatten(i, h or 0) for i, h in dict(zip(node.input[:3], heads, strict=True)).items()}
         made = copied(node)
@@ -171,9 +185,10 @@ class Fuser:
         self.drop(gate)
         self.put(at, made)
 
-    def joined(self, merged: NodeProto) -> bool:
-        """Whether a Reshape gives [B, S, heads * width]."""
-        return len(self.types[merged.output[0]].shape if merged.output[0] in self.types else ()) == 3
+    def beside(self, heads: str, name: str) -> bool:
+        """Whether a value is [B, S, H*d] where another is [B, H, S, d]."""
+        apart, joined = (self.types[n].shape if n in self.types else () for n in (heads, name))
+        return len(apart) == 4 and joined == (apart[0], apart[2], apart[1] * apart[3])
 
     def side_by_side(self, at: int, node: NodeProto) -> None:
         """Of operators that have heads side by side in the last axis: what took heads apart before and after them goes."""
@@ -198,7 +213,7 @@ class Fuser:
             if found is None or (kind == "Transpose" and _perm(found) != [0, 2, 1, 3]):
                 return
             apart.append(found)
-        if self.joined(apart[-1]):
+        if self.beside(apart[2].output[0], apart[-1].output[0]):
             self.drop(*apart[1:])
             if last is not made:
                 self.regate(last, last.input[0], made.output[0], apart[-1].output[0])
@@ -243,10 +258,16 @@ class Fuser:
         rope = self.maker(name, "RotaryEmbedding")
         if rope is not None:
             return self.flat(rope.input[0])
+        return bool(self.parted(name))
+
+    def parted(self, name: str) -> list[NodeProto]:
+        """The nodes that take heads [B, H, S, d] apart from [B, S, H*d], the last one first; none where it is done in another way."""
         turned = self.maker(name, "Transpose")
-        split = self.maker(turned.input[0], "Reshape") if turned is not None and _perm(turned) == [0, 2, 1, 3] else None
-        whole = self.types.get(split.input[0]) if split is not None and self.alone(split.output[0]) else None
-        return whole is not None and len(whole.shape) == 3
+        inner = turned.input[0] if turned is not None and _perm(turned) == [0, 2, 1, 3] else name
+        split = self.maker(inner, "Unsqueeze") or (self.maker(inner, "Reshape") if inner != name else None)      # of one head, of several
+        if split is None or not self.beside(name, split.input[0]):
+            return []
+        return [split] if turned is None else [turned, split] if self.alone(inner) else []
 
     def flatten(self, name: str, heads: int) -> str:
         """Take the heads out of the way to a value that `flat` found; returns the value without them."""
@@ -258,13 +279,9 @@ class Fuser:
             made.attribute.append(helper.make_attribute("num_heads", heads))
             self.put(at, made)
             return name
-        turned = self.maker(name, "Transpose")
-        assert turned is not None
-        split = self.maker(turned.input[0], "Reshape")
-        assert split is not None
-        source = split.input[0]
-        self.drop(turned, split)
-        return source
+        found = self.parted(name)
+        self.drop(*found)
+        return found[-1].input[0]
 
 
 def copied(node: NodeProto) -> NodeProto:

@@ -66,6 +66,7 @@ def projections(nodes: list[NodeProto], store: Store, held: set[str]) -> Iterabl
             yield Projection(node, weight, None, None)
             continue
         bias = own(add.input[1] if add.input[0] == out else add.input[0], "plain", 1)
+        bias = bias if bias is not None and bias.shape == weight.shape[1:] else None      # other vectors broadcast
         yield Projection(node, weight, add if bias else None, bias)
 
 
