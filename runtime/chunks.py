@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -12,9 +12,9 @@ from .manifest import Output
 from .steps import NEW
 
 
-def number_from(value: Any, least: int) -> bool:
+def number_from(value: Any, least: int) -> TypeGuard[int]:
     """Whether a value is a whole number, `least` or more."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= least
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
 
 
 def growing(outputs: Collection[Output], names: Sequence[str] | None) -> tuple[Output, ...]:

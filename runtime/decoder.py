@@ -67,6 +67,12 @@ class Decoder:
                 return int(shape[x.shape.index(self.row)])
         return None
 
+    def check_rows(self, rows: int) -> None:
+        """Raises `ArtifactError` (code `bad-inputs`) where the model always has another number of rows."""
+        if isinstance(self.row, int) and rows != self.row:
+            raise ArtifactError("bad-inputs", f"there would be {rows} rows, and the model always has {self.row}",
+                                helps="write a free size such as `B` in the spec, and export it again")
+
     def start(self, rows: int | None = None, capacity: int = CAPACITY, **inputs: Any) -> Running:
         """The state before the first position: `rows` of them, or as many as the `inputs` of the prefix model have.
 
@@ -84,6 +90,7 @@ class Decoder:
                                 "what comes step by step is given to `step`")
         if not number_from(rows, 1):
             raise ArtifactError("bad-inputs", "how many rows there are is not told", helps="give `rows`, a whole number from 1")
+        self.check_rows(rows)
         if not number_from(capacity, 1):
             raise ArtifactError("bad-inputs", f"`capacity` is {capacity!r}", "expected slots of a cache, a whole number from 1")
         return Running(self, rows, capacity, given)
@@ -157,6 +164,7 @@ class Running:
         index = self._whole(rows, "rows")
         if not len(index) or index.min() < 0 or index.max() >= self.rows:
             raise ArtifactError("bad-inputs", f"`rows` is {index.tolist()}", f"expected rows of the batch, in [0, {self.rows})")
+        self.decoder.check_rows(len(index))
         same = len(index) == self.rows
         if same and np.array_equal(index, np.arange(self.rows)):
             return

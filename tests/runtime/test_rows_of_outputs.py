@@ -107,3 +107,14 @@ def test_what_cannot_be_is_refused(made, call, told):
 
 def test_one_output_may_be_named_by_its_name(made):
     assert set(made[1].start(2).extend(outputs="logits", tokens=[[1], [3]])) == {"logits"}
+
+
+def test_a_model_of_one_row_is_asked_for_no_more(tmp_path):
+    (tmp_path / "s.yaml").write_text(SPEC.replace("[B, T]", "[1, T]"))
+    nnspec.load(tmp_path / "s.yaml").export(tmp_path / "out", init=1, form="step", certify="none")
+    opened = decoder(tmp_path / "out", threads=1)
+    assert len(generate(opened, [1, 2], max_new_tokens=3).tokens[0]) == 3
+    for call in (lambda: opened.start(2), lambda: opened.start(1).reorder([0, 0]),
+                 lambda: generate(opened, [1, 2], max_new_tokens=3, beams=2), lambda: generate(opened, [[1], [2]], max_new_tokens=3)):
+        with pytest.raises(ArtifactError, match="bad-inputs: there would be 2 rows, and the model always has 1"):
+            call()
