@@ -13,7 +13,7 @@ from dataclasses import replace
 from ...ir.builder import RegionBuilder
 from ...ir.dimension import Dim
 from ...ir.flat import pruned
-from ...ir.graph import ARGUMENT, Argument, Control, Graph, Node, Region, Scan, TensorType, Value, walk
+from ...ir.graph import ARGUMENT, Control, Graph, Node, Region, Scan, TensorType, Value, walk
 from ...lang.diagnostic import Diagnostic, Diagnostics, diagnostic, suggest
 from ...ops.base import axis_of
 from .arguments import ordered
@@ -166,8 +166,8 @@ def _check_inputs(flat: Graph, facts: Facts) -> None:
         wrong.append(f"there are always {facts.rows} rows: write a free size such as `B`, or 1")
     names = {a.name for a in flat.root.arguments} | {name for name, _ in flat.root.outputs}
     wrong += [f"`{name}` is what the step form calls an input of its own: rename it" for name in sorted(names & {PAST, NEW_LENGTH, WANTED})]
-    sizes = {s for n in (*flat.root.arguments, *flat.root.nodes) for t in ([n.type] if isinstance(n, Argument) else n.types)
-             for d in t.shape for s in d.symbols()} - {T}
+    types = [*(a.type for a in flat.root.arguments), *(t for n in flat.root.nodes for t in n.types)]
+    sizes = {s for t in types for d in t.shape for s in d.symbols()} - {T}
     wrong += [f"`{name}` is what the step form calls a dimension of its own: rename it" for name in sorted(sizes & DIMENSIONS)]
     if wrong:
         raise Diagnostics([diagnostic("cannot-stream", f"the model cannot be run step by step along `{T}`", flat.root.origin.span,
