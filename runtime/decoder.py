@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from .arguments import prepare
-from .buffer import Buffer, sized
+from .bound import Bound
+from .buffer import Buffer, stored
 from .chunks import growing, number_from, pieces, rounded, rows_first, shape_of
 from .convert import Unfit, convert
 from .dimension import parse
@@ -23,8 +24,8 @@ from .session import PROVIDERS, Artifact, load, open
 from .steps import ASKED, NEW, NEW_LENGTH, WANTED, State
 
 CAPACITY, PIECE = 64, 512         # slots at the start, and most positions of one run
+_FIRST = np.zeros((1, 1), np.int64)          # the only position of a chunk, in every row
 _FEWEST, _NUMBERS = 32, 1 << 24   # positions and numbers of one run when only the last position is asked for
-_TWICE = ("carry", "clock")       # states that a run reads while it writes them
 
 
 class Decoder:
@@ -37,11 +38,17 @@ class Decoder:
         self.provider = step.provider
         self.device = "cuda" if step.provider == PROVIDERS["cuda"] else "cpu"
         states = {s.name for s in self.stream.states}
+        self.row = next((s.shape[s.batch] for s in self.stream.states), "B")           # the dimension of rows
         self._told = {x.name: x.shape for x in step.outputs}
         self.outputs = tuple(replace(x, shape=tuple(NEW if n == ASKED else n for n in x.shape))
                              for x in step.outputs if x.name not in states)
         self.chunk = tuple(x for x in manifest.inputs if x.name in (*self.stream.chunk, NEW_LENGTH))
-        self._wanted = next((x for x in manifest.inputs if x.name == WANTED), None)
+        clocks = {s.name for s in self.stream.states if s.kind == "clock"}
+        self.held = tuple(s for s in self.stream.states if s.name not in clocks)        # tensors; what a clock says, `Running.past` says
+        self._clock = next(iter(clocks), "")
+        self._small = tuple(x for x in manifest.inputs if x.name in (*self.stream.chunk, NEW_LENGTH, WANTED, self._clock))
+        self._tables: dict[int, dict[str, Buffer]] = {}
+        self._idle: list[Running] = []                # a state that nobody uses any more, for the next one of its size
         self._held = {x.name: x.held for x in step.outputs}
         self._asked = replace(manifest, inputs=self.chunk)
 
@@ -53,11 +60,6 @@ class Decoder:
     def __repr__(self) -> str:
         return f"<Decoder {self.manifest.name} along {self.stream.along}: {', '.join(self.stream.chunk)} -> " \
                f"{', '.join(x.name for x in self.outputs)}>"
-
-    @property
-    def row(self) -> int | str:
-        """The dimension of rows."""
-        return next((s.shape[s.batch] for s in self.stream.states), "B")
 
     def rows_of(self, inputs: Mapping[str, Any]) -> int | None:
         """How many rows the inputs of the prefix model have, where one of them tells."""
@@ -72,6 +74,15 @@ class Decoder:
         if isinstance(self.row, int) and rows != self.row:
             raise ArtifactError("bad-inputs", f"there would be {rows} rows, and the model always has {self.row}",
                                 helps="write a free size such as `B` in the spec, and export it again")
+
+    def tables(self, slots: int) -> dict[str, Buffer]:
+        """cos or sin of position x frequency for every slot [C, f], in float32 as in the graph; those of the last size are kept."""
+        if slots not in self._tables and self.stream.tables:
+            dtypes, at = {x.name: x.dtype for x in self.manifest.inputs}, np.arange(slots, dtype=np.float32)[:, None]
+            waves = {t.name: getattr(np, t.function)(at * np.array(t.frequencies, np.float32)) * np.float32(t.factor)
+                     for t in self.stream.tables}
+            self._tables = {slots: {name: Buffer.of(wave, dtypes[name], self.device) for name, wave in waves.items()}}
+        return self._tables.get(slots, {})
 
     def start(self, rows: int | None = None, capacity: int = CAPACITY, **inputs: Any) -> Running:
         """The state before the first position: `rows` of them, or as many as the `inputs` of the prefix model have.
@@ -93,7 +104,20 @@ class Decoder:
         self.check_rows(rows)
         if not number_from(capacity, 1):
             raise ArtifactError("bad-inputs", f"`capacity` is {capacity!r}", "expected slots of a cache, a whole number from 1")
-        return Running(self, rows, capacity, given)
+        try:
+            idle = self._idle.pop()
+        except IndexError:
+            return Running(self, rows, capacity, given)
+        fits = self._prefix is None and (idle.rows, idle.capacity) == (rows, rounded(capacity))
+        return idle.restart() if fits else Running(self, rows, capacity, given)
+
+    def bound(self, outputs: Sequence[Output]) -> Bound:
+        """The step model with some of its outputs and none of its state bound."""
+        return Bound(self._step._session, self._small, {x.name: (x.held, x.dtype, self._told[x.name]) for x in outputs})
+
+    def done(self, running: Running) -> None:
+        """Leave the memory of a state to the next one; nobody may use it after that."""
+        self._idle[:] = [running]
 
 
 class Running:
@@ -115,11 +139,19 @@ class Running:
         self._source = np.arange(rows)             # the row at the start that each row comes from
         self._states: dict[str, Buffer] = {}
         self._spare: dict[str, Buffer] = {}
-        for state in stream.states:
+        for state in decoder.held:
             self._put(state, given[state.start] if state.start else None)
-        self._tables = self._made_tables()
-        self._kept: dict[tuple[Any, ...], list[_Run | None]] = {}
+        self._kept: dict[tuple[Any, ...], list[Bound | None]] = {}
+        self._one: tuple[Sequence[Output], Bound, Mapping[str, np.ndarray]] | None = None        # single positions, ready to go on
         self._turn = 0
+
+    def restart(self) -> Running:
+        """Back to before the first position."""
+        self.past, self._source, self.expected = np.zeros(self.rows, np.int64), np.arange(self.rows), self.decoder.limit
+        for state in self.decoder.held:
+            if state.kind == "carry":
+                self._states[state.name].write(np.zeros(self._shape(state), stored(state.dtype)))
+        return self
 
     def step(self, new_length: Any = None, **chunk: Any) -> dict[str, np.ndarray]:
         """Run N more positions; returns the outputs for them. `new_length` int64 [B] says how many of each row are valid (all), the
@@ -146,7 +178,7 @@ class Running:
         wide = max((int(np.prod([n for n in x.shape if isinstance(n, int)])) for x in wanted if NEW in told[x.name]), default=1)
         last: dict[str, np.ndarray] = {}
         for part, new, size, at in pieces(arrays, length, count, min(PIECE, max(_FEWEST, _NUMBERS // (wide * self.rows)))):
-            rows, ends = np.flatnonzero((at < length) & (length <= at + size)), np.clip(length - 1 - at, 0, size - 1)
+            rows, ends = np.flatnonzero((at < length) & (length <= at + size)), np.minimum(np.maximum(length - 1 - at, 0), size - 1)
             found = self._run(part, new, size, wanted, ends[:, None])
             for x in wanted:
                 by_row = rows_first(found[x.name], x, self._row)
@@ -157,7 +189,20 @@ class Running:
     def advance(self, name: str, ids: np.ndarray, length: np.ndarray, outputs: Sequence[Output]) -> dict[str, np.ndarray]:
         """Run one more position of the chunk's only input, unchecked: ids int64 [B], `length` int64 [B] of 0 and 1, no row beyond
         the limit. Returns the outputs [B, 1, ...] in memory that the next run overwrites."""
-        return self._run({name: ids[:, None]}, length, 1, tuple(outputs), np.zeros((self.rows, 1), np.int64))
+        ready = self._one
+        if ready is None or ready[0] is not outputs or max(self.past.tolist()) >= self.capacity:
+            made = self._run({name: ids[:, None]}, length, 1, tuple(outputs), _FIRST)
+            bound = self._kept[True, *map(id, outputs)][0]
+            self._one = None if self._spare or bound is None or bound.memory is None else (outputs, bound, bound.memory)
+            return made
+        _, bound, memory = ready
+        memory[name][:, 0] = ids
+        memory[NEW_LENGTH][:] = length
+        if self.decoder._clock:
+            memory[self.decoder._clock][:] = self.past
+        self._go(bound)
+        self.past = self.past + length
+        return bound.results()
 
     def reorder(self, rows: Any) -> None:
         """Row b becomes a copy of row `rows[b]`, as beams do; there may be more or fewer of them than before."""
@@ -169,7 +214,7 @@ class Running:
         if same and np.array_equal(index, np.arange(self.rows)):
             return
         used = int(self.past.max(initial=0))
-        for state in self.decoder.stream.states:
+        for state in self.decoder.held:
             self._move(state, index, used, same)
         source = self._source[index]
         if not np.array_equal(source, self._source):
@@ -178,10 +223,10 @@ class Running:
                 if self._row in inputs[name].shape:
                     moved = np.take(held.read(), index, axis=inputs[name].shape.index(self._row))
                     self._fixed[name] = Buffer(moved, held.dtype, held.device)
-            self._kept = {}
+            self._kept, self._one = {}, None
         self._source, self.past, self.rows = source, self.past[index], len(index)
         if not same:
-            self._kept = {}
+            self._kept, self._one = {}, None
 
     def forget(self, past: Any) -> None:
         """Go back: row b has `past[b]` positions behind it, no more than now. Carried states cannot go back."""
@@ -192,7 +237,6 @@ class Running:
         if len(back) != self.rows or back.min() < 0:
             raise ArtifactError("bad-inputs", f"`past` is {back.tolist()}", f"expected a number from 0 for each of {self.rows} rows")
         self.past = np.minimum(back, self.past)
-        self._states[next(s.name for s in self.decoder.stream.states if s.kind == "clock")].write(self.past)
 
     # inside
 
@@ -229,20 +273,21 @@ class Running:
         if self.decoder.stream.by_row and count > 1 and self.rows > 1 and self.past.any():
             return self._row_by_row(arrays, length, count, outputs, wanted)
         run = self._ready(arrays, count, outputs, wanted.shape[1])
-        for name, array in arrays.items():
-            run.inputs[name].write(array)
-        run.inputs[NEW_LENGTH].write(length)
-        if self.decoder._wanted is not None:
-            run.inputs[WANTED].write(wanted)
-        try:
-            self.decoder._step._session.run_with_iobinding(run.binding)
-        except Exception as error:  # ONNX Runtime's errors have no common class of their own
-            raise explain("run-failed", "the step model fails", self.decoder._step._model, error) from None
+        given = {**arrays, NEW_LENGTH: length, WANTED: wanted, self.decoder._clock: self.past}
+        for name, held in run.inputs.items():
+            held.write(given[name])
+        self._go(run)
         if self._spare:
             self._states, self._spare = {**self._states, **self._spare}, {k: self._states[k] for k in self._spare}
-        self._turn ^= 1
+            self._turn ^= 1
         self.past = self.past + length
         return run.results()
+
+    def _go(self, bound: Bound) -> None:
+        try:
+            self.decoder._step._session.run_with_iobinding(bound.binding)
+        except Exception as error:  # ONNX Runtime's errors have no common class of their own
+            raise explain("run-failed", "the step model fails", self.decoder._step._model, error) from None
 
     def _row_by_row(self, arrays: Mapping[str, np.ndarray], length: np.ndarray, count: int, outputs: tuple[Output, ...],
                     wanted: np.ndarray) -> dict[str, np.ndarray]:
@@ -252,7 +297,7 @@ class Running:
             one = self._alone(row)
             made = one._run({k: v[row:row + 1] for k, v in arrays.items()}, length[row:row + 1], count, outputs, wanted[row:row + 1])
             found.append({k: v.copy() for k, v in made.items()})
-            for state in self.decoder.stream.states:
+            for state in self.decoder.held:
                 held = self._states[state.name]
                 array = held.read()
                 np.moveaxis(array, state.batch, 0)[row] = np.moveaxis(one._states[state.name].read(), state.batch, 0)[0]
@@ -265,37 +310,30 @@ class Running:
     def _alone(self, row: int) -> Running:
         """A copy of one row."""
         one = copy(self)
-        one._fixed, one._states, one._spare, one._kept = dict(self._fixed), dict(self._states), dict(self._spare), {}
+        one._fixed, one._states, one._spare = dict(self._fixed), dict(self._states), dict(self._spare)
+        one._kept, one._one = {}, None
         one.reorder([row])
         return one
 
-    def _ready(self, arrays: Mapping[str, np.ndarray], count: int, outputs: tuple[Output, ...], asked: int) -> _Run:
-        """Everything bound: for single positions once for each side of the states that alternate."""
-        key = (*map(id, outputs), *[a.shape for a in arrays.values()])          # the outputs are those of the decoder
-        if count == 1 and (found := self._kept.setdefault(key, [None, None])[self._turn]) is not None:
-            return found
-        capacities = {s.capacity: self._slots(s) for s in self.decoder.stream.states if s.capacity}
-        sizes = {**self._sizes, str(self._row): self.rows, NEW: count, ASKED: asked, **capacities}
-        inputs = {**{k: v.shape for k, v in arrays.items()}, NEW_LENGTH: (self.rows,), WANTED: (self.rows, asked)}
-        run = _Run(self.decoder, inputs, sizes, outputs)
-        for name, held in (*self._fixed.items(), *self._tables.items()):
-            held.bind_input(run.binding, name)
-        for name, held in self._states.items():
-            held.bind_input(run.binding, name)
-            self._spare.get(name, held).bind_output(run.binding, self.decoder._held[name])
-        if count == 1:
-            self._kept[key][self._turn] = run
+    def _ready(self, arrays: Mapping[str, np.ndarray], count: int, outputs: tuple[Output, ...], asked: int) -> Bound:
+        """Everything bound, once for each side of the states that alternate: single positions apart from longer chunks."""
+        sides = self._kept.setdefault((count == 1, *map(id, outputs)), [None, None])          # the outputs are those of the decoder
+        run = sides[self._turn]
+        if run is None:
+            run = sides[self._turn] = self.decoder.bound(outputs)
+            for name, held in (*self._fixed.items(), *self.decoder.tables(self.capacity).items()):
+                held.bind_input(run.binding, name)
+            for name, held in self._states.items():
+                held.bind_input(run.binding, name)
+                self._spare.get(name, held).bind_output(run.binding, self.decoder._held[name])
+        shapes = [a.shape for a in arrays.values()]
+        if run.fits != (count, asked, shapes):
+            run.fits = (count, asked, shapes)
+            capacities = {s.capacity: self._slots(s) for s in self.decoder.held if s.capacity}
+            sizes = {**self._sizes, str(self._row): self.rows, NEW: count, ASKED: asked, **capacities}
+            told = {NEW_LENGTH: (self.rows,), WANTED: (self.rows, asked), self.decoder._clock: (self.rows,)}
+            run.fit(dict(zip(arrays, shapes, strict=True)) | told, sizes)
         return run
-
-    def _made_tables(self) -> dict[str, Buffer]:
-        """cos or sin of position x frequency for every slot [C, f], in float32 as in the graph."""
-        decoder, slots = self.decoder, np.arange(self.capacity, dtype=np.float32)[:, None]
-        dtypes = {x.name: x.dtype for x in decoder.manifest.inputs}
-        made = {}
-        for table in decoder.stream.tables:
-            turned = getattr(np, table.function)(slots * np.array(table.frequencies, np.float32)) * np.float32(table.factor)
-            made[table.name] = Buffer.of(turned, dtypes[table.name], decoder.device)
-        return made
 
     def _shape(self, state: State) -> tuple[int, ...]:
         sizes = {**self._sizes, str(self._row): self.rows, str(state.capacity): self._slots(state)}
@@ -308,7 +346,7 @@ class Running:
 
     def _put(self, state: State, array: np.ndarray | None) -> None:
         """The memory of a state, with these numbers or zeros in it."""
-        for held in (self._states, self._spare) if state.kind in _TWICE else (self._states,):
+        for held in (self._states, self._spare) if state.kind == "carry" else (self._states,):       # read while they are written
             held[state.name] = Buffer.zeros(self._shape(state), state.dtype, self.decoder.device) if array is None else \
                 Buffer.of(array, state.dtype, self.decoder.device)
 
@@ -335,43 +373,14 @@ class Running:
             return
         old = {s.name: self._slots(s) for s in self.decoder.stream.states}
         self.capacity = rounded(max(min(2 * self.capacity, self.expected or 2 * self.capacity), needed))
-        for state in self.decoder.stream.states:
+        for state in self.decoder.held:
             if state.axis is None or self._slots(state) == old[state.name]:
                 continue
             held = self._states[state.name].read()
             wide = np.zeros(self._shape(state), held.dtype)
             wide[(*[slice(None)] * state.axis, slice(old[state.name]))] = held
             self._put(state, wide)
-        self._tables, self._kept = self._made_tables(), {}
-
-
-class _Run:
-    """What one run reads and writes beside the state, all of it bound once."""
-
-    def __init__(self, decoder: Decoder, inputs: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int], outputs: Sequence[Output]):
-        self.binding = decoder._step._session.io_binding()
-        self.inputs: dict[str, Buffer] = {}
-        for x in (*decoder.chunk, *filter(None, [decoder._wanted])):
-            if x.name in inputs:
-                self.inputs[x.name] = Buffer.zeros(inputs[x.name], x.dtype)
-                self.inputs[x.name].bind_input(self.binding, x.name)
-        self._outputs: dict[str, Buffer | None] = {}
-        for y in outputs:
-            shape = sized(decoder._told[y.name], sizes)
-            self._outputs[y.name] = made = None if shape is None else Buffer.zeros(shape, y.dtype)
-            if made is None:
-                self.binding.bind_output(y.held, "cpu")
-            else:
-                made.bind_output(self.binding, y.held)
-        self._read = {k: b.array for k, b in self._outputs.items() if b is not None and b.array is not None and b.dtype != "bfloat16"}
-        self._whole = len(self._read) == len(outputs)
-
-    def results(self) -> dict[str, np.ndarray]:
-        """The outputs, in memory that the next run may overwrite; bfloat16 as float32."""
-        if self._whole:
-            return self._read
-        made = dict(zip(self._outputs, self.binding.get_outputs(), strict=False))    # they are bound before the states
-        return {k: made[k].numpy() if b is None else b.numbers() for k, b in self._outputs.items()}
+        self._kept, self._one = {}, None
 
 
 def decoder(folder: str | os.PathLike[str], device: str = "cpu", **options: Any) -> Decoder:

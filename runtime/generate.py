@@ -109,8 +109,9 @@ class Job:
         random = generators(s.seed, self.prompts) if s.sampled else []
         seen = None if s.plain else self._seen()
         alive, stops = np.ones(rows, np.int64), frozenset(s.stops)
+        told, plain = self.scores.name, self.scores.dtype == "float32" and self.scores.shape[-1] == self.vocabulary
         for new in range(self.most):
-            scores = found[self.scores.name][:, :self.vocabulary].astype(np.float32, copy=False)
+            scores = found[told] if plain else found[told][:, :self.vocabulary].astype(np.float32, copy=False)
             if seen is not None:
                 scores = self.processors(scores, seen, new)
             chosen = scores.argmax(1)
@@ -118,11 +119,12 @@ class Job:
             if random:
                 chosen = np.array([draw(scores[b], s, random[b]) if alive[b] else 0 for b in range(rows)])
             self._collect(found)
-            told = self._add(chosen, alive, stops)
+            tokens = self._add(chosen, alive, stops)
             if seen is not None:
                 seen[np.arange(rows), chosen] = True
-            yield told
-            if new + 1 == self.most or not alive.any():
+            yield tokens
+            if new + 1 == self.most or not any(alive.tolist()):
+                self.decoder.done(running)
                 return
             found = self._next(running, chosen, alive)
 
@@ -184,7 +186,10 @@ class Job:
     def _next(self, running: Running, tokens: np.ndarray, alive: np.ndarray) -> dict[str, np.ndarray]:
         """One more token of each row: the outputs [B, ...], without their axis N, in memory that the next run overwrites."""
         found, row = running.advance(self.entry.name, tokens, alive, self.wanted), self.decoder.row
-        return {x.name: rows_first(found[x.name], x, row)[:, 0] if x is not self.scores else found[x.name][:, 0] for x in self.wanted}
+        made = {self.scores.name: found[self.scores.name][:, 0]}
+        for x in self.wanted[1:]:
+            made[x.name] = rows_first(found[x.name], x, row)[:, 0]
+        return made
 
     def _seen(self) -> np.ndarray:
         made = np.zeros((len(self.prompts), self.vocabulary), bool)

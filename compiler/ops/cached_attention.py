@@ -74,8 +74,9 @@ class CachedAttention(Op):
     def _grouped(self, g: Any, **ports: Any) -> Any:
         """com.microsoft GroupQueryAttention, which writes the chunk into the caches itself, in place of the nodes that did."""
         end = _end(g, ports["past"])
-        last = g.once(("cache last", end.name), lambda: g.op("Cast", g.op("Sub", end, g.ints(1)), to=INT32))
-        total = g.once(("cache total", end.name), lambda: g.op("Cast", g.op("ReduceMax", end, keepdims=0), to=INT32))
+        ends = g.once(("cache ends", end.name), lambda: g.op("Cast", end, to=INT32))
+        last = g.once(("cache last", end.name), lambda: g.op("Sub", ends, g.const([1], "int32")))
+        total = g.once(("cache total", end.name), lambda: g.op("ReduceMax", ends, keepdims=0))
         caches = ports["key"], ports["value"]
         (old_key, key, _), (old_value, value, _) = map(g.take_back, caches)
         out, _, _ = g.op("GroupQueryAttention", *flat(g, (ports["query"], key, value)), old_key, old_value, last, total, outputs=3,

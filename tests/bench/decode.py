@@ -1,5 +1,8 @@
-"""Decoding on the CPU, every contender in turn within each round: our step form, the model that ONNX Runtime GenAI's builder makes of
-the same weights in its own engine, and transformers eager with its cache. All give the same greedy tokens, which is checked first."""
+"""Decoding on the CPU, every contender in a process of its own and in turn within each round: our step form, the model that ONNX Runtime
+GenAI's builder makes of the same weights in its own engine, and transformers eager with its cache.
+
+All give the same greedy tokens, which is checked first. Prefill is from a prompt to its first new token.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,6 @@ from typing import Any
 
 import nnspec
 import numpy as np
-from nnspec.runtime.decoder import decoder
-from nnspec.runtime.generate import generate
 
 MODELS = {                              # of a public Llama's config
     "llama-tiny": {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 352,
@@ -26,27 +27,63 @@ MODELS = {                              # of a public Llama's config
     "llama-100M": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "num_key_value_heads": 4,
                    "intermediate_size": 2048, "vocab_size": 16000},
 }
-PROMPT, NEW, ROUNDS = 128, 64, 9
+ROUNDS = {"llama-tiny": 60, "llama-100M": 9}
+PROMPT, NEW = 128, 64
+PAUSE = 0.05                            # seconds, in which the threads of the one before stop waiting busily
 VERSION = "0.18.*"
-WORKER = '''
+# what each contender runs in a process of its own: a job of ids and a count a line, times and tokens a line back
+LOOP = '''
 import json, sys, time
-import numpy as np, onnxruntime_genai as og
-model = og.Model(sys.argv[1])
 print("ready", flush=True)
 for line in sys.stdin:
     job = json.loads(line)
+    times = [time.perf_counter()]
+    tokens = run(job["ids"], job["new"], lambda: times.append(time.perf_counter()))
+    print(json.dumps({"prefill": times[1] - times[0], "decode": times[-1] - times[1], "tokens": tokens}), flush=True)
+'''
+GENAI = '''
+import sys
+import numpy as np, onnxruntime_genai as og
+model = og.Model(sys.argv[1])
+
+def made(length, new):
     parameters = og.GeneratorParams(model)
-    parameters.set_search_options(max_length=len(job["ids"]) + job["new"], min_length=len(job["ids"]) + job["new"], do_sample=False)
-    generator = og.Generator(model, parameters)
-    start = time.perf_counter()
-    generator.append_tokens(np.array([job["ids"]], np.int32))
-    generator.generate_next_token()
-    first = time.perf_counter()
+    parameters.set_search_options(max_length=length + new, min_length=length + new, do_sample=False)
+    return og.Generator(model, parameters)
+
+generator = made(int(sys.argv[2]), int(sys.argv[3]))             # what holds its state, used again: making one takes longer than a prompt
+
+def run(ids, new, tick):
+    generator.rewind_to(0)
+    generator.append_tokens(np.array([ids], np.int32))
     while not generator.is_done():
         generator.generate_next_token()
-    end = time.perf_counter()
-    tokens = list(map(int, generator.get_sequence(0)))[len(job["ids"]):]
-    print(json.dumps({"prefill": first - start, "decode": end - first, "tokens": tokens}), flush=True)
+        tick()
+    return list(map(int, generator.get_sequence(0)))[len(ids):]
+'''
+OURS = '''
+import sys
+from nnspec.runtime.decoder import decoder
+from nnspec.runtime.generate import generate
+model = decoder(sys.argv[1], spin=True)                            # threads wait busily, as the engine's do
+
+def run(ids, new, tick):
+    return generate(model, ids, max_new_tokens=new, callback=lambda _: tick()).tokens[0].tolist()
+'''
+EAGER = '''
+import sys
+import torch, transformers
+model = transformers.LlamaForCausalLM.from_pretrained(sys.argv[1]).eval()
+
+def run(ids, new, tick):
+    tokens, cache, given = [], None, torch.tensor([ids])
+    with torch.no_grad():
+        for _ in range(new):
+            out = model(input_ids=given, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            cache, given = out.past_key_values, out.logits[:, -1:].argmax(-1)
+            tokens.append(int(given))
+            tick()
+    return tokens
 '''
 
 
@@ -83,66 +120,50 @@ def engine() -> Path:
     return python
 
 
-class GenAI:
-    """The builder's model in its own engine, a process that answers one job a line."""
+class Contender:
+    """A process that answers one job a line."""
 
-    def __init__(self, folder: Path, scratch: Path):
-        python = engine()
-        subprocess.run([python, "-m", "onnxruntime_genai.models.builder", "-i", folder, "-o", scratch, "-p", "fp32", "-e", "cpu",
-                        "-c", scratch / "cache"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.process = subprocess.Popen([python, "-c", WORKER, scratch], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                        stderr=subprocess.DEVNULL)
-        assert self.process.stdout is not None and self.process.stdout.readline().strip() == "ready", "the engine does not start"
+    def __init__(self, python: Path | str, code: str, *arguments: Any):
+        self.process = subprocess.Popen([python, "-W", "ignore", "-c", code + LOOP, *map(str, arguments)], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL)
+        assert self.process.stdout is not None and self.process.stdout.readline().strip() == "ready", "it does not start"
 
     def __call__(self, ids: list[int], new: int) -> dict[str, Any]:
         assert self.process.stdin is not None and self.process.stdout is not None
         print(json.dumps({"ids": ids, "new": new}), file=self.process.stdin, flush=True)
         return json.loads(self.process.stdout.readline())
 
-
-class Ours:
-    """The step form, with threads that wait busily as the engine's do."""
-
-    def __init__(self, folder: Path, scratch: Path):
-        nnspec.load(folder).export(scratch, weights=folder, form="step", certify="none", without=("keep",))
-        self.model = decoder(scratch, spin=True)
-
-    def __call__(self, ids: list[int], new: int) -> dict[str, Any]:
-        times = [time.perf_counter()]
-        made = generate(self.model, ids, max_new_tokens=new, callback=lambda _: times.append(time.perf_counter()))
-        return {"prefill": times[1] - times[0], "decode": times[-1] - times[1], "tokens": made.tokens[0].tolist()}
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
 
 
-class Eager:
-    """transformers with its cache."""
-
-    def __init__(self, model: Any):
-        self.model = model
-
-    def __call__(self, ids: list[int], new: int) -> dict[str, Any]:
-        import torch
-        times, tokens, cache = [time.perf_counter()], [], None
-        given = torch.tensor([ids])
-        with torch.no_grad():
-            for _ in range(new):
-                out = self.model(input_ids=given, past_key_values=cache, use_cache=True, logits_to_keep=1)
-                cache, given = out.past_key_values, out.logits[:, -1:].argmax(-1)
-                tokens.append(int(given))
-                times.append(time.perf_counter())
-        return {"prefill": times[1] - times[0], "decode": times[-1] - times[1], "tokens": tokens}
+def contenders(name: str, scratch: Path) -> dict[str, Contender]:
+    """The processes by name; the builder's is left out, with a word, where its wheel cannot be had."""
+    folder = scratch / "hub"
+    checkpoint(folder, MODELS[name])
+    nnspec.load(folder).export(scratch / "ours", weights=folder, form="step", certify="none")
+    made = {"eager": Contender(sys.executable, EAGER, folder), "ours": Contender(sys.executable, OURS, scratch / "ours")}
+    try:
+        python = engine()
+        subprocess.run([python, "-m", "onnxruntime_genai.models.builder", "-i", folder, "-o", scratch / "genai", "-p", "fp32", "-e", "cpu",
+                        "-c", scratch / "cache"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        made["genai"] = Contender(python, GENAI, scratch / "genai", PROMPT, NEW)
+    except (subprocess.CalledProcessError, AssertionError, OSError) as lost:
+        print(f"  {name}: no model of the builder: {lost}")
+    return made
 
 
 def compare_decoding(names: list[str] | None = None) -> Iterator[tuple[str, dict[str, float]]]:
     """(model and phase, our speed / that of each other contender); prints tokens a second and milliseconds behind the ratios."""
     for name in names or MODELS:
         with tempfile.TemporaryDirectory() as scratch:
-            folder = Path(scratch) / "hub"
-            contenders: dict[str, Any] = {"eager": Eager(checkpoint(folder, MODELS[name])), "ours": Ours(folder, Path(scratch) / "ours")}
+            made = contenders(name, Path(scratch))
             try:
-                contenders["genai"] = GenAI(folder, Path(scratch) / "genai")
-            except (subprocess.CalledProcessError, AssertionError, OSError) as lost:
-                print(f"  {name}: no model of the builder: {lost}")
-            yield from _rounds(name, contenders)
+                yield from _rounds(name, made)
+            finally:
+                for one in made.values():
+                    one.end()
 
 
 def _rounds(name: str, contenders: dict[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
@@ -151,9 +172,11 @@ def _rounds(name: str, contenders: dict[str, Any]) -> Iterator[tuple[str, dict[s
     for who, tokens in first.items():
         assert tokens == first["eager"], f"{who} gives other tokens: {tokens[:8]} and {first['eager'][:8]}"
     found: dict[str, dict[str, list[float]]] = {who: {"prefill": [], "decode": []} for who in contenders}
-    for _ in range(ROUNDS):
-        for who, run in contenders.items():
-            made = run(ids, NEW)
+    names = [*contenders]
+    for k in range(ROUNDS[name]):
+        for who in (*names[k % len(names):], *names[:k % len(names)]):
+            time.sleep(PAUSE)
+            made = contenders[who](ids, NEW)
             for phase in ("prefill", "decode"):
                 found[who][phase].append(made[phase])
     for phase, tokens in (("prefill", PROMPT), ("decode", NEW - 1)):
