@@ -13,7 +13,6 @@ COMMUTATIVE = ("add", "multiply", "and", "or", "equal", "maximum", "minimum")
 GATED = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "sigmoid": "glu", "relu": "reglu"}
 FREQUENCIES = {"rope_frequencies": "rope", "yarn_frequencies": "yarn", "llama3_frequencies": "llama3 rope",
                "dynamic_frequencies": "dynamic rope", "longrope_frequencies": "longrope"}
-DERIVED = ("sizes", "shape")            # attributes that follow from sizes told elsewhere
 ATTRIBUTES = {
     ("attention", "window"): "attention.window-changed", ("attention", "causal"): "attention.causal-changed",
     ("attention", "scale"): "attention.scale-changed", ("attention", "softcap"): "attention.softcap-changed",

@@ -15,7 +15,6 @@ from .words import value
 MOST, DRAWINGS = 40, 12         # boxes of one drawing, and drawings
 LETTERS, LETTER, LINE, PADDING = 30, 7.3, 17.0, 11.0            # of text in boxes: most letters of a line, and sizes in pixels
 FACTS, EDITS = 3, 3             # differences and edits that a box tells
-SIDES = ("base", "head")
 OUTPUT = "▸ "                   # before the name of an output
 
 

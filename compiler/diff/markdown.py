@@ -55,8 +55,6 @@ def _page(reports: Sequence[Report], way: Amount, command: str, failures: Sequen
         parts.append(_summary(reports, told))
     if shared := words.shared(reports):
         parts.append("\n".join(f"- {cell(line)}" for line in shared))
-    if shared := words.shared(reports):
-        parts.append("\n".join(f"- {cell(line)}" for line in shared))
     parts += [_line(r) if way.verdicts else _report(r, way) for r in told]
     if not told and not failures:
         parts.append("### nnspec diff: no architectural change")

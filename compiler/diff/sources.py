@@ -15,8 +15,6 @@ from ..pipeline import Compiled, front
 from ..stages.parse import MAX_BYTES, load, parse
 from .embedded import spec_text
 
-LOCK = ".nnspec.lock"
-
 
 def opened(given: str, sizes: dict[str, str] | None = None) -> Compiled:
     """The spec that `given` names, compiled. Raises Diagnostics with all that is wrong with it."""

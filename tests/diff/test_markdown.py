@@ -147,3 +147,8 @@ def test_the_footer_is_the_command_that_tells_it_again(tmp_path, monkeypatch, ca
             main(["diff", "a b.yaml", "b.yaml", *asked, "-f", "md", *more])
         out = capsys.readouterr().out
         assert "<sub>`nnspec diff --at B=2,S=8 --budget parameters=+5% 'a b.yaml' b.yaml` tells this again.</sub>" in out
+
+
+def test_a_shared_file_is_told_once(modern):
+    made = markdown([replace(modern, uses=("parts/mine.yaml",))])
+    assert made.count("\n- parts/mine.yaml differs, and the 1 spec that uses it changes: head.yaml\n") == 1
