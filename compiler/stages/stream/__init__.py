@@ -44,8 +44,8 @@ def stream_axis(graph: Graph) -> str:
     Raises Diagnostics where there is none, or several.
     """
     nodes = list(walk(graph.root))
-    ordered = any(getattr(n.op, "name", "") in AT_MOST for _, _, n in nodes)
-    ways = [_axes(nodes, _causal), _axes(nodes, _stateful), _axes(nodes, _timed) if ordered else {}]
+    compares = any(getattr(n.op, "name", "") in AT_MOST for _, _, n in nodes)
+    ways = [_axes(nodes, _causal), _axes(nodes, _stateful), _axes(nodes, _timed) if compares else {}]
     plain = _plain(a.type for a in graph.root.arguments)
     found = next((kept for way in ways if (kept := {k: v for k, v in way.items() if k in plain})), {})
     told = [symbol for symbol in found if any(d == Dim.symbol(symbol) for _, v in graph.root.outputs for d in graph.root.type(v).shape)]
