@@ -63,13 +63,9 @@ def key(where: Where) -> str:
 
 
 def _beside(old: Sequence[Outline], new: Sequence[Outline], renames: Mapping[str, str]) -> list[Row]:
-    if any(_is_body(o) for o in (*old, *new)):
+    if any(o.is_body for o in (*old, *new)):
         return _bodies(old, new, renames)
     return _nodes(old, new, renames)
-
-
-def _is_body(o: Outline) -> bool:
-    return o.where.pattern.endswith("{i}")
 
 
 def _nodes(old: Sequence[Outline], new: Sequence[Outline], renames: Mapping[str, str]) -> list[Row]:
@@ -91,13 +87,13 @@ def _nodes(old: Sequence[Outline], new: Sequence[Outline], renames: Mapping[str,
 def _pair(x: Outline, y: Outline, now: Mapping[str, str], renames: Mapping[str, str]) -> Row:
     reads = {p: ", ".join(now.get(w, w) for w in text.split(", ")) for p, text in x.reads.items()}
     alike = (x.what, x.shape, dict(x.attributes), reads) == (y.what, y.shape, dict(y.attributes), dict(y.reads))
-    mark: Mark = "renamed" if x.name != y.name and not _is_body(y) else "same" if alike else "changed"
+    mark: Mark = "renamed" if x.name != y.name and not y.is_body else "same" if alike else "changed"
     return Row(x, y, mark, _beside(x.children, y.children, renames))
 
 
 def _alone(o: Outline, side: Literal["base", "head"], mark: Mark) -> Row:
     below = [_alone(c, side, mark) for c in o.children]
-    if len(below) == 1 and _is_body(o.children[0]):
+    if len(below) == 1 and o.children[0].is_body:
         below = below[0].children
     return Row(o if side == "base" else None, o if side == "head" else None, mark, below)
 
@@ -146,7 +142,7 @@ def _named(o: Outline, copies: Sequence[int]) -> Outline:
 
 def _sign(o: Outline) -> str:
     """Equal for two outlines that say the same, wherever they stand."""
-    return repr((o.what if not _is_body(o) else "", o.shape, dict(o.attributes), dict(o.reads), [(c.name, _sign(c)) for c in o.children]))
+    return repr((o.what if not o.is_body else "", o.shape, dict(o.attributes), dict(o.reads), [(c.name, _sign(c)) for c in o.children]))
 
 
 # what the edits did
@@ -192,8 +188,7 @@ def _nearest(index: Mapping[str, list[Row]], where: Where) -> list[Row]:
 
 def _meets(row: Row, where: Where) -> bool:
     """Whether a row stands for some of the copies."""
-    return any(all(set(a) & set(b) for a, b in zip(o.where.copies, where.copies, strict=False))
-               for o in (row.base, row.head) if o is not None)
+    return any(o.where.meets(where) for o in (row.base, row.head) if o is not None)
 
 
 # as data

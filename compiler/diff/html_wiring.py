@@ -75,7 +75,7 @@ def _regions(report: Report, rows: Sequence[Row]) -> Iterator[Region]:
 
 
 def _inside(rows: Sequence[Row], base: Outline | None, head: Outline | None) -> Iterator[Region]:
-    nodes = [r for r in rows if not _is_body(r)]
+    nodes = [r for r in rows if not r.node.is_body]
     region = _region(nodes, _body(base, nodes, 0), _body(head, nodes, 1))
     if any(b.mark != "same" for b in region.boxes) or any(bool(a) != bool(b) for a, b in region.wires.values()):
         yield region
@@ -84,13 +84,9 @@ def _inside(rows: Sequence[Row], base: Outline | None, head: Outline | None) -> 
             yield from _inside(row.children, row.base, row.head)
 
 
-def _is_body(row: Row) -> bool:
-    return row.node.where.pattern.endswith("{i}")
-
-
 def _body(o: Outline | None, rows: Sequence[Row], side: int) -> Outline | None:
     """The outline whose children the rows are: itself, or one of its bodies."""
-    bodies = [c for c in o.children if c.where.pattern.endswith("{i}")] if o else []
+    bodies = [c for c in o.children if c.is_body] if o else []
     if not bodies:
         return o
     inside = [x for r in rows if (x := (r.base, r.head)[side]) is not None]

@@ -40,7 +40,7 @@ def _boxes(outline: tuple[Outline, ...], scope: str = "", deeper: bool = True) -
     for node in outline:
         path = node.where.pattern
         yield Box(path, scope, node)
-        if deeper and node.children and node.children[0].where.pattern.endswith("{i}"):
+        if deeper and node.children and node.children[0].is_body:
             seen: set[str] = set()
             for body in node.children:
                 for inner in _boxes(body.children, path, False):

@@ -40,8 +40,7 @@ class Picture:
 
     def ids(self, o: Outline) -> list[str]:
         """The ids that stand for some of the copies of an outline."""
-        return [i for other, i in self.found.get(o.where.pattern, ())
-                if all(set(a) & set(b) for a, b in zip(o.where.copies, other.where.copies, strict=False))]
+        return [i for other, i in self.found.get(o.where.pattern, ()) if o.where.meets(other.where)]
 
     def draw(self, graph: Graph, outlines: Sequence[Outline]) -> None:
         """The whole model, its inputs and outputs as nodes."""

@@ -46,6 +46,10 @@ class Where:
     def count(self) -> int:
         return prod(len(c) for c in self.copies)
 
+    def meets(self, other: Where) -> bool:
+        """Whether some of its copies are copies of the other, which has the same pattern or one below."""
+        return all(set(a) & set(b) for a, b in zip(self.copies, other.copies, strict=False))
+
     def __str__(self) -> str:
         """`layers[0..11].attention`"""
         pieces = re.split(r"\.?\{i\}", self.pattern)
@@ -203,6 +207,11 @@ class Outline:
     reads: Mapping[str, str] = field(default_factory=dict)
     children: tuple[Outline, ...] = ()
     outputs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_body(self) -> bool:
+        """Whether it is the body of some copies of a repeat."""
+        return self.where.pattern.endswith("{i}")
 
 
 @dataclass(frozen=True)
