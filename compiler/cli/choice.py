@@ -40,7 +40,7 @@ def with_choice(command: Callable[..., Any]) -> Callable[..., Any]:
                          help="Write both graphs and what corresponds, for Google's Model Explorer."),
             click.option("--write-accept", "write", type=path, metavar="FILE", help="Write a file that accepts the edits of now."),
             click.option("--accept", "accepts", type=path, metavar="FILE", help="Edits that are accepted: nothing fails on them."),
-            click.option("--budget", "budgets", multiple=True, metavar="NAME=[+]N[%]",
+            click.option("--budget", "budgets", multiple=True, metavar="NAME=[+|-]N[%]",
                          help="Fail where HEAD costs more, such as parameters=125M, or grows more, such as flops=+5%; may be repeated."),
             click.option("--cost-epsilon", "epsilon", metavar="N%",
                          help="Show no costs that changed by less, other than parameters and cache; JSON has all."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -39,9 +40,11 @@ class Compared:
 def compare_range(text: str, paths: Sequence[str] = (), sizes: Mapping[str, int] | None = None, dtype: str = "float16",
                   folder: Path | None = None, loose: bool = False) -> Compared:
     """Every spec that differs in `A...B` (from their merge base), `A..B`, or from `A` to the files as they are. `sizes` hold for the
-    specs that have them; unless they are `loose`, one must. Raises Diagnostics."""
+    specs that have them; unless they are `loose`, one must. `paths`, from `folder`, are files, folders or patterns that choose among
+    them. Raises Diagnostics."""
     top = top_of(folder)
     base, head = ends(text, top)
+    paths = [_here(p, top, folder) for p in paths]
     reports, failures = [], []
     changed = changes(base, head, top)
     touched = {x for p in changed if _is_yaml(p) for x in (p.base, p.head) if x}
@@ -63,17 +66,29 @@ def ends(text: str, top: Path) -> tuple[str, str]:
     """The two commits of a range; the second is empty for the files as they are."""
     if "..." in text:
         a, b = (x or "HEAD" for x in text.split("...", 1))
-        return _commit(git(["merge-base", a, b], top, missing=text).strip(), top), _commit(b, top)
+        return _merge_base(_commit(a, top), _commit(b, top), text, top), _commit(b, top)
     if ".." in text:
         a, b = (x or "HEAD" for x in text.split("..", 1))
         return _commit(a, top), _commit(b, top)
     return _commit(text, top), WORKTREE
 
 
+def _merge_base(a: str, b: str, text: str, top: Path) -> str:
+    try:
+        return _commit(git(["merge-base", a, b], top).strip(), top)
+    except Diagnostics:
+        raise Diagnostics([diagnostic("no-git", f"the commits of `{text}` have no merge base here",
+                                      help="fetch the whole history, or write `A..B` to compare the two as they are")]) from None
+
+
 def _commit(name: str, top: Path) -> str:
     if name.startswith("-"):
         raise Diagnostics([diagnostic("no-git", f"`{name}` is no commit")])
-    return git(["rev-parse", "--verify", "--quiet", f"--short={SHORT}", f"{name}^{{commit}}"], top, missing=name).strip()
+    try:
+        return git(["rev-parse", "--verify", "--quiet", f"--short={SHORT}", f"{name}^{{commit}}"], top).strip()
+    except Diagnostics:
+        raise Diagnostics([diagnostic("file-not-found", f"git has no commit `{name}`",
+                                      help="name a commit, a branch or a tag; a shallow clone does not have all of them")]) from None
 
 
 def changes(base: str, head: str, top: Path) -> list[Pair]:
@@ -88,7 +103,7 @@ def changes(base: str, head: str, top: Path) -> list[Pair]:
 
 def pairs(changed: Sequence[Pair], touched: Set[str], base: str, head: str, paths: Sequence[str], top: Path) -> list[Pair]:
     """The specs among files that differ, and those that use a file that does, `touched`."""
-    wanted = _wanted(paths, head, top)
+    wanted = _wanted(paths, base, head, top)
     found = [p for p in changed if _is_yaml(p) and (not paths or {p.base, p.head} & wanted) and _is_spec(p, base, head, top)]
     seen = {p.head for p in changed}
     found += [Pair(f, f) for f in sorted(_users(touched, head, top)) if f not in seen and (not paths or f in wanted)
@@ -109,26 +124,48 @@ def _statuses(text: str) -> list[Pair]:
     return out
 
 
-def _wanted(paths: Sequence[str], head: str, top: Path) -> set[str]:
-    """The files that the patterns of the user match, on either side."""
+def _here(path: str, top: Path, folder: Path | None) -> str:
+    """A path or pattern of the user, from the top of the repository. Raises Diagnostics."""
+    full = os.path.normpath((folder or Path()).resolve() / path)
+    if not Path(full).is_relative_to(top):
+        raise Diagnostics([diagnostic("bad-path", f"`{path}` is outside of the git repository")])
+    return Path(full).relative_to(top).as_posix()
+
+
+def _wanted(paths: Sequence[str], base: str, head: str, top: Path) -> set[str]:
+    """The files that the patterns of the user match, on either side. Raises Diagnostics for a path that neither has."""
     if not paths:
         return set()
-    specs = [f":(top,glob){p}" if "*" in p else f":(top){p}" for p in paths]
-    now = git(["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *specs], top).split("\0")
-    then = [] if not head else git(["ls-tree", "-r", "-z", "--name-only", head], top).split("\0")
-    matched = [re.compile(_regex(p)) for p in paths]
-    return {*now, *(f for f in then if any(m.fullmatch(f) for m in matched))} - {""}
+    there: set[str] = set()
+    for ref in (base, head):
+        there |= set(git(["ls-tree", "-r", "-z", "--name-only", ref] if ref else
+                         ["ls-files", "-z", "--cached", "--others", "--exclude-standard"], top).split("\0")) - {""}
+    found: set[str] = set()
+    wrong = []
+    for path in paths:
+        matched = re.compile(_regex(path))
+        hits = {f for f in there if path == "." or matched.fullmatch(f)}
+        if not hits and not set("*?") & set(path):
+            wrong.append(diagnostic("file-not-found", f"neither side has `{path}`", help=suggest(path, filter(_named, there), "specs")))
+        found |= hits
+    if wrong:
+        raise Diagnostics(wrong)
+    return found
 
 
 def _regex(pattern: str) -> str:
     """A path pattern as git's globs have it: `**/` is any number of folders."""
     parts = re.split(r"(\*\*/|\*\*|\*|\?)", pattern)
     known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return "".join(known.get(p, re.escape(p)) for p in parts) + ("" if "*" in pattern else "(?:/.*)?")
+    return "".join(known.get(p, re.escape(p)) for p in parts) + ("" if set("*?") & set(pattern) else "(?:/.*)?")
 
 
 def _is_yaml(p: Pair) -> bool:
-    return (p.head or p.base or "").endswith((".yaml", ".yml"))
+    return _named(p.head or p.base or "")
+
+
+def _named(path: str) -> bool:
+    return path.endswith((".yaml", ".yml"))
 
 
 def _is_spec(p: Pair, base: str, head: str, top: Path) -> bool:

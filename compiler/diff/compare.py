@@ -227,11 +227,17 @@ def _cache(before: Facts, after: Facts) -> list[Contract]:
     """How the state between steps of decoding changed."""
     if before.layout == after.layout:
         return []
+    return states(_by_name(before), _by_name(after), (before.why, after.why))
+
+
+def states(ours: Mapping[str, str], theirs: Mapping[str, str], why: tuple[str, str] = ("", "")) -> list[Contract]:
+    """How states, by their names, changed; `why` says of a side without any that it has none."""
     rule = "cache.layout-changed"
-    if not before.layout or not after.layout:
-        old, new = (f"{len(f.layout)} states" if f.layout else f"none: {f.why}" if f.why else "none" for f in (before, after))
-        return [Contract(rule, "cache", old, new, "breaking" if before.layout else "info")]
-    ours, theirs = _by_name(before), _by_name(after)
+    if ours == theirs:
+        return []
+    if not ours or not theirs:
+        old, new = (f"{len(x)} states" if x else f"none: {w}" if w else "none" for x, w in ((ours, why[0]), (theirs, why[1])))
+        return [Contract(rule, "cache", old, new, "breaking" if ours else "info")]
     gone, come = [n for n in ours if n not in theirs], [n for n in theirs if n not in ours]
     out = [Contract(rule, n, ours[n], theirs[n], "breaking") for n in ours if n in theirs and ours[n] != theirs[n]]
     out += [Contract(rule, old, f"{old}: {ours[old]}", f"{new}: {theirs[new]}", "breaking") for old, new in zip(gone, come, strict=False)]

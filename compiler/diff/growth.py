@@ -36,7 +36,7 @@ def growth(text: str) -> Growth:
         assert found is not None
         number = float(found[2]) if found[3] else amount(found[2])
     except (ValueError, AssertionError):
-        raise Diagnostics([diagnostic("bad-command", f"`--budget {text}` is not NAME=N, NAME=+N or NAME=+N%",
+        raise Diagnostics([diagnostic("bad-command", f"`--budget {text}` is not NAME=N, NAME=+N, NAME=-N or one of these with %",
                                       help="such as parameters=125M, cache_bytes=+0 or flops=+5%")]) from None
     return Growth(name, -number if found[1] == "-" else number, bool(found[1]), bool(found[3]), text)
 
@@ -65,7 +65,8 @@ def exceeded(report: Report, limits: Iterable[Growth]) -> list[Diagnostic]:
         if m.after > top:
             parts = sorted(((e.deltas.get(m.name, 0), e.title) for e in report.edits), reverse=True)
             label = report.head.label if report.head else ""
+            unit = "B" if limit.name.endswith("_bytes") else ""
             out.append(diagnostic(
-                "over-budget", f"`{label}` has {limit.name} {m.after:,}, {m.after - before:+,} ({short(m.after)}), and `{limit.text}` "
-                f"allows {int(top):,}", note=[f"{n:>+15,}  {title}" for n, title in parts[:LISTED] if n > 0]))
+                "over-budget", f"`{label}` has {limit.name} {m.after:,} ({short(m.after, unit)}, {m.after - before:+,}), and "
+                f"`{limit.text}` allows {int(top):,}", note=[f"{n:>+15,}  {title}" for n, title in parts[:LISTED] if n > 0]))
     return out

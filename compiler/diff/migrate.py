@@ -42,7 +42,10 @@ class Migrated:
         lines = [f"wrote {self.path}: {len(keys.recipes):,} tensors, {size(self.bytes)}",
                  "  " + ", ".join(f"{n:,} {k}" for n, k in counts if n)]
         lines += columns([(f"  {m.title}", "started anew" if m.kind == REFUSED else m.kind, _said(m)) for m in keys.moves])
-        return "\n".join([*lines, *(f"  {c}" for c in self.checked)]) + "\n"
+        for checked in self.checked:
+            lines.append(f"  {checked.what}: {checked.said}")
+            lines += [f"    {ran}" for ran in checked.runs]
+        return "\n".join(lines) + "\n"
 
 
 def keyed(base: Compiled, head: Compiled, labels: tuple[str, str]) -> tuple[KeyMap, Report]:

@@ -53,8 +53,10 @@ def renamed(base: Compiled, head: Compiled, names: Mapping[str, str]) -> Compile
                 files[k - 1] = files[k - 1]._replace(tree=t)
         if not hits:
             known = {e.key.text for t in (head.spec.tree, *(f.tree for f in head.files)) for _, g in graphs(t) for e in g}
-            wrong.append(diagnostic("unknown-name", f"no graph has `{old}` in the base and `{new}` in the head",
-                                    help=suggest(new.rpartition(".")[2], known, "nodes")))
+            which, name = ("base", old) if not there else ("head", new)
+            known = {e.key.text for _, g in old_graphs for e in g} if not there else known
+            wrong.append(diagnostic("unknown-name", f"no graph of the {which} has `{name}`", note=f"for `--map {old}={new}`",
+                                    help=suggest(name.rpartition(".")[2], known, "nodes")))
     if wrong:
         raise Diagnostics(wrong)
     return replace(head, spec=replace(head.spec, tree=tree), files=tuple(files))

@@ -10,7 +10,7 @@ from ..costs.cost import free_dimensions
 from ..lang.diagnostic import Diagnostic, Diagnostics, diagnostic
 from ..lang.source import Source
 from ..pipeline import Compiled
-from .compare import compare
+from .compare import compare, states
 from .costs import UNITS
 from .fold import fold_tensors
 from .layers import Asked
@@ -69,8 +69,7 @@ def compare_locks(a: Lock, b: Lock, labels: tuple[str, str]) -> Report:
     """What two lock files say differently."""
     tensors = tuple(_tensors(a, b))
     interface = tuple([*_contracts("input", a.inputs, b.inputs), *_contracts("output", a.outputs, b.outputs)])
-    old, new = (" and ".join(f"{k}: {v}" for k, v in x.state.items()) or "none" for x in (a, b))
-    cache = () if a.state == b.state else (Contract("cache.layout-changed", "cache", old, new, "breaking"),)
+    cache = tuple(states(a.state, b.state))
     edits: tuple[Edit, ...] = ()
     if a.identity != b.identity or interface:
         edits = (_edit(a, b, labels, tensors, bool(interface)),)

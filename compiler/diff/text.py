@@ -100,7 +100,7 @@ def _edits(report: Report, color: bool, full: bool) -> Iterator[str]:
 
 
 def _below(e: Edit, full: bool, place: str) -> Iterator[str]:
-    matched = f" (matched by {e.evidence})" if e.evidence != "path" else ""
+    matched = f" ({'as declared' if e.evidence == 'declared' else f'matched by {e.evidence}'})" if e.evidence != "path" else ""
     said = [*([place] if place else []), f"{e.rule}: {words.places(e.where, 3)}{matched}"]
     if unseen := words.silent(e):
         said.append(unseen)

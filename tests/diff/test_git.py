@@ -367,3 +367,34 @@ def test_exported_models_are_compared_by_the_spec_inside(repo, capsys):
     log = git("log", "-p", "-1", "--", "specs/model.onnx")
     assert '-  "layers[0..11].attention_norm.bias": "float [24] x12"' in log and "+structure: " in log
     assert run(capsys, "textconv", "other.onnx")[0] == 0
+
+
+def test_paths_of_a_range_are_from_here_and_of_either_side(repo, capsys, monkeypatch):
+    (repo / "specs" / "old.yaml").write_text(TINY)
+    commit("another")
+    (repo / "specs" / "old.yaml").unlink()
+    (repo / "specs" / NAME).write_text(edited(TINY, *NORM))
+    for given in (("HEAD",), ("HEAD~1..HEAD",)):
+        for path in ("specs/old.yaml", "specs/o*.yaml", "specs/ol?.yaml"):
+            assert "specs/old.yaml: removed spec: " in run(capsys, "diff", "--git", *given, "--", path)[1]
+        assert "norm.type-changed" in run(capsys, "diff", "--git", *given, "--", "specs/")[1]
+        code, out, err = run(capsys, "diff", "--git", *given, "--", "specs/odd.yaml")
+        assert (code, out) == (2, "") and "neither side has `specs/odd.yaml`" in err and "did you mean `specs/old.yaml`?" in err
+        assert run(capsys, "diff", "--git", *given, "--", "none/**/*.yaml")[:2] == (0, "no spec differs\n")
+        with monkeypatch.context() as there:
+            there.chdir(repo / "specs")
+            for path in (NAME, f"../specs/{NAME}", ".", "*.yaml", ".."):
+                assert "norm.type-changed" in run(capsys, "diff", "--git", *given, "--", path)[1]
+            assert run(capsys, "diff", "--git", *given, "--", "../../x.yaml")[0] == 2
+        if given == ("HEAD",):
+            commit("gone")
+
+
+def test_commits_that_are_not_there_are_named(repo, capsys):
+    for given in ("nowhere", "nowhere..HEAD", "HEAD...nowhere"):
+        code, out, err = run(capsys, "diff", "--git", given)
+        assert (code, out) == (2, "") and "git has no commit `nowhere`" in err and "= note: \n" not in err
+    git("checkout", "-q", "--orphan", "alone")
+    commit("alone")
+    code, _, err = run(capsys, "diff", "--git", "main...HEAD")
+    assert code == 2 and "the commits of `main...HEAD` have no merge base here" in err

@@ -29,6 +29,7 @@ from .form import CHUNK, NEW_LENGTH, PAST, StepForm
 IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
 BEFORE = "P"                                    # the free dimension of positions before the chunk
 KEYS = ("key", "value")
+NAMED = 3                                       # values that a refusal names
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ def _check(form: StepForm, sites: list[Node]) -> None:
         wrong.append(diagnostic("cannot-stream", f"the model is no decoder over growing keys and values: {why}",
                                 (node.origin if node else root.origin).span, help=help or ()))
     if form.prefix is not None:
-        needed = ", ".join(f"`{n}`" for n in form.fixed) or "the start of its state"
+        needed = ", ".join(f"`{n}`" for n in list(form.fixed)[:NAMED]) or "the start of its state"
+        needed += f" and {len(form.fixed) - NAMED} more" if len(form.fixed) > NAMED else ""
         refuse(None, f"it needs {needed} from a prefix model", "export the step form: `--form step`")
     if len(form.chunk) != 1 or root.type(root.argument(form.chunk[0])).dtype != "int64":
         refuse(None, f"it takes {', '.join(f'`{n}`' for n in form.chunk)} at each step, and a decoder takes token ids alone")
