@@ -57,7 +57,7 @@ def diff(specs: tuple[str, ...], commits: str | None, forms: tuple[str, ...], ou
     if print_schema:
         import json
 
-        from ..diff.as_json import schema
+        from ..diff.formats.as_json import schema
         print(json.dumps(schema(), indent=2))
         return
     wanted, forms = _wanted(fail_on), forms or ("text",)
@@ -141,22 +141,22 @@ def _write(whole: list[Report], found: list[Report], failures: list[str], forms:
 def layout(form: str, found: list[Report], failures: list[str], how: tuple[bool, bool, str], command: str, color: bool) -> str:
     """Reports in one of the formats; `how` is whether all is listed, whether the verdicts alone are, and the order."""
     if form == "json":
-        from ..diff.as_json import dumps, dumps_all
+        from ..diff.formats.as_json import dumps, dumps_all
         return dumps(found[0]) if len(found) == 1 and not failures and "--git" not in command else dumps_all(found, failures)
     if form == "md":
-        from ..diff.markdown import markdown, run_link
+        from ..diff.formats.markdown import markdown, run_link
         return markdown(found, command, failures, run_link(os.environ))
     if form == "html":
-        from ..diff.html import page
+        from ..diff.html.page import page
         return page(found, failures)
     if form == "github":
-        from ..diff.annotations import github
+        from ..diff.formats.annotations import github
         return github(found, failures)
     if form == "junit":
-        from ..diff.annotations import junit
+        from ..diff.formats.annotations import junit
         return junit(found, failures)
-    from ..diff.text import text
-    from ..diff.words import shared
+    from ..diff.formats.text import text
+    from ..diff.formats.words import shared
     if not found and not failures:
         return "no spec differs\n"
     said = shared(found)

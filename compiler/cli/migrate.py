@@ -34,7 +34,7 @@ def migrate(old: Path, base: str, head: str, output: Path, dtype: str | None, al
     change nothing. Edits that no tensor can follow are refused, all at once. OLD may have foreign names, which the `checkpoint:` of its
     spec maps. Exit 1: an edit cannot be followed, or the function is not kept where it must be.
     """
-    from ..diff.migrate import migrate as run
+    from ..diff.migration.migrate import migrate as run
     made = run(old, *_both(base, head), output, (base, head), dtype, frozenset(allow), init, not no_verify, keymap)
     print(made.text(), end="")
     if no_verify:

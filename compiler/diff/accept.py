@@ -17,7 +17,7 @@ from ..lang.source import Span
 from ..lang.tree import Mapping, Scalar, Tree, kind
 from ..lang.tree import Sequence as TreeSequence
 from ..stages.parse import parse, read_source
-from . import words
+from .formats import words
 from .report import Edit, Report
 from .sources import from_top, top
 

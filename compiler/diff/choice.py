@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from . import words
+from .formats import words
 from .report import CONTRACTS, Consequence, Edit, Report
 
 ORDERS = ("edit", "path", "contract")

@@ -15,17 +15,17 @@ from ..lang.tree import Mapping as TreeMapping
 from ..lang.tree import Scalar
 from ..pipeline import Compiled
 from .costs import Facts, facts, metrics
-from .function import same_function
+from .graphs.function import same_function
+from .graphs.moves import followed as followed_moves
+from .graphs.moves import without_moves
+from .graphs.regions import Found, compare_graphs
 from .interface import contracts
-from .moves import followed as followed_moves
-from .moves import without_moves
+from .migration.plan import followed
 from .outline import outline, outputs
-from .plan import followed
-from .regions import Found, compare_graphs
 from .replay import Step, renamed_nodes, replay
 from .report import Consequence, Contract, Edit, Place, Report, Side, Verdict, Where
 from .rules import RULES
-from .texts import named, texts
+from .source_files import named, texts
 from .tree import ASIDE, Group, aside, at, canonical
 from .verdict import checkpoint_class, conversion, level, told, touched, worst
 

@@ -15,7 +15,7 @@ from ..render import render
 from .commits import SPEC, alone
 from .compare import compare
 from .git import changed_lines, compiled, text_of
-from .html import page
+from .html.page import page
 from .report import Report
 
 

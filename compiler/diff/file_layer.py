@@ -5,7 +5,6 @@ Names, shapes and dtypes are read from its header; no tensor is.
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -23,9 +22,7 @@ if TYPE_CHECKING:
 
 Shapes = Mapping[str, tuple[int, ...]]
 AS_IS, SHAPED, TYPED, MISSING, UNEXPECTED = STATUSES = ("as-is", "reshaped", "other-dtype", "missing", "unexpected")
-WORDS = {SHAPED: "of other shapes", TYPED: "no plain floats", MISSING: "missing", UNEXPECTED: "unexpected"}
 FLOATS = ("float64", "float32", "float16", "bfloat16")
-SHOWN, WIDE = 6, 100
 
 
 def file_layer(path: Path, base: Compiled | Lock, head: Compiled | Lock, silent: bool) -> dict[str, Any]:
@@ -79,48 +76,6 @@ def _rows(file: WeightFile, foreign: Foreign, shapes: Shapes) -> Iterator[tuple[
     for name in file.names():
         if name not in used and not said.ignores(name) and not is_buffer(name, file.shape(name)):
             yield UNEXPECTED, name, str(list(file.shape(name)))
-
-
-def tally(side: Mapping[str, Any]) -> str:
-    """`52 load as they are, 16 of other shapes`"""
-    counts = side["counts"]
-    return ", ".join([f"{counts[AS_IS]:,} load as they are", *(f"{counts[s]:,} {text}" for s, text in WORDS.items() if counts[s])])
-
-
-def told(layer: Mapping[str, Any]) -> tuple[str, str, str]:
-    """What the file is, whether it is one of BASE, and what of it goes into HEAD, in words."""
-    dtypes = ", ".join(layer["dtypes"]) or "empty"
-    base = "one of BASE" if layer["base"]["fits"] else f"NOT one of BASE: {tally(layer['base'])}"
-    head = "it loads into HEAD as it is" if layer["head"]["fits"] else f"into HEAD: {tally(layer['head'])}"
-    head += ", and computes something else there" if layer["silent"] else ""
-    return f"{layer['file']}: {layer['tensors']:,} tensors ({dtypes})", base, head
-
-
-def summary(layer: Mapping[str, Any]) -> Iterator[str]:
-    """The lines of the verdicts."""
-    file, base, head = told(layer)
-    first = [f"{file}, {base}"] if len(file) + len(base) + 16 <= WIDE else [file, base]
-    for k, line in enumerate((*first, head)):
-        yield from textwrap.wrap(line, WIDE, initial_indent=" " * 14 if k else "  file        ", subsequent_indent=" " * 14)
-
-
-def lines(layer: Mapping[str, Any]) -> Iterator[str]:
-    """The tensors that do not fit, of BASE only where the file is none of it."""
-    for side in ("head", *(["base"] if not layer["base"]["fits"] else [])):
-        if not layer[side]["fits"]:
-            yield ""
-            yield f"  {layer['file']} as a checkpoint of {side.upper()}"
-            yield from (f"    {line}" for line in rows(layer[side]))
-
-
-def rows(side: Mapping[str, Any], most: int = SHOWN) -> Iterator[str]:
-    """What does not fit, one folded name a line, and of each kind so many."""
-    for status, text in WORDS.items():
-        found = [r for r in side["rows"] if r["status"] == status]
-        for r in found[:most]:
-            yield f"{text}: {r['names']}" + (f"  {r['text']}" if r["text"] else "")
-        if len(found) > most:
-            yield f"{text}: ... and {len(found) - most:,} more lines like these"
 
 
 def problems(layers: Mapping[str, Any]) -> Iterable[str]:

@@ -16,10 +16,10 @@ from ..render import render
 from ..stages.parse import load
 from .commits import SPEC
 from .compare import compare
-from .embedded import spec_text
+from .exported.embedded import spec_text
+from .formats.text import text
 from .lock import lock_text
 from .sources import git, parsed
-from .text import text
 
 DRIVER = "nnspec"
 PATTERNS = ("*.nnspec.yaml",)

@@ -22,7 +22,7 @@ from ..pipeline import Compiled
 from ..stages.parse import parse, read_source
 from .compare import common_sizes, side
 from .costs import UNITS, facts
-from .matching import body_hash
+from .graphs.matching import body_hash
 from .report import Where
 from .tree import canonical
 

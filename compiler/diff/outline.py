@@ -11,8 +11,8 @@ from ..ir.graph import Branch, Call, Graph, Input, Node, Region, Repeat, Scan, j
 from ..ir.parameters import is_parameter, makers
 from ..ir.signature import spell
 from ..show import total
-from .concepts import plain
-from .place import copy
+from .graphs.concepts import plain
+from .graphs.place import copy
 from .report import Outline, Where, ranges
 
 

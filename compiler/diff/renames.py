@@ -11,7 +11,7 @@ from ..lang.diagnostic import Diagnostic, Diagnostics, diagnostic, suggest
 from ..lang.tree import Mapping as TreeMapping
 from ..lang.tree import Scalar, kind
 from ..stages.parse import load
-from .keymap import opened_keymap
+from .migration.keymap import opened_keymap
 from .tree import Change, graphs, put
 from .tree import Path as Keys
 

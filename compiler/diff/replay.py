@@ -11,12 +11,12 @@ from ..lang.diagnostic import Diagnostics, Sink
 from ..lang.tree import Mapping as TreeMapping
 from ..pipeline import Compiled, typed
 from ..stages.check import check
-from .function import same_function
+from .graphs.function import same_function
+from .graphs.matching import live
+from .graphs.moves import without_moves
+from .graphs.regions import Found, compare_graphs
 from .groups import explicit, grouped
 from .interface import contracts
-from .matching import live
-from .moves import without_moves
-from .regions import Found, compare_graphs
 from .report import Where
 from .rules import RULES
 from .tree import Change, Group, canonical, declared, put

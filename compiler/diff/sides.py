@@ -12,7 +12,7 @@ from ..lang.source import Source
 from ..pipeline import Compiled
 from .compare import compare, states
 from .costs import UNITS
-from .fold import fold_tensors
+from .graphs.fold import fold_tensors
 from .layers import Asked
 from .lock import ENDING, Lock, of, parse_lock, read_lock
 from .renames import renamed

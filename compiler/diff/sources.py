@@ -13,7 +13,7 @@ from ..lang.tree import Mapping, kind
 from ..library import ships
 from ..pipeline import Compiled, front
 from ..stages.parse import MAX_BYTES, load, parse
-from .embedded import spec_text
+from .exported.embedded import spec_text
 
 
 def opened(given: str, sizes: dict[str, str] | None = None) -> Compiled:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..ir.graph import Branch, Call, Graph, Node, Region, Repeat, Value, bodies, walk
-from .concepts import name_of
-from .matching import source
+from .graphs.concepts import name_of
+from .graphs.matching import source
+from .migration.upcycle import upcycled
 from .report import CHECKPOINT, Consequence, Contract, Conversion, Level, TensorChange
 from .rules import RANK, RULES
-from .upcycle import upcycled
 
 
 def told(findings: Iterable[Consequence]) -> list[Consequence]:

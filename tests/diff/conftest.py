@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from nnspec.diff.html import page
+from nnspec.diff.html.page import page
 from nnspec.diff.lock import of
 from nnspec.diff.sides import compare_locks
 

@@ -8,11 +8,12 @@ from xml.etree import ElementTree as xml
 import jsonschema
 import pytest
 from nnspec.cli import main
-from nnspec.diff import beside, engines
-from nnspec.diff import verify as claims
-from nnspec.diff.annotations import github, junit
-from nnspec.diff.as_json import schema
-from nnspec.diff.markdown import markdown
+from nnspec.diff.formats import facts
+from nnspec.diff.formats.annotations import github, junit
+from nnspec.diff.formats.as_json import schema
+from nnspec.diff.formats.markdown import markdown
+from nnspec.diff.migration import engines
+from nnspec.diff.migration import verify as claims
 
 from .convertible import GATED, GQA, PLAIN, RENAMED, WINDOWED, model
 from .pairs import report
@@ -178,5 +179,5 @@ def test_texts_of_a_model_are_no_commands_and_no_markup():
 
 
 def test_annotations_of_commits_stand_at_files():
-    assert [beside.plain(x) for x in ("a.yaml", "HEAD:./specs/a.yaml", "0123abcd:specs/a.yaml", "specs/a.yaml")] == [
+    assert [facts.plain(x) for x in ("a.yaml", "HEAD:./specs/a.yaml", "0123abcd:specs/a.yaml", "specs/a.yaml")] == [
         "a.yaml", "specs/a.yaml", "specs/a.yaml", "specs/a.yaml"]

@@ -10,7 +10,7 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
-from nnspec.diff.as_json import schema
+from nnspec.diff.formats.as_json import schema
 from safetensors.torch import save_file
 
 from .convertible import DEEPER, GATED, GQA, PLAIN, RENAMED, WINDOWED, put, saved, weights

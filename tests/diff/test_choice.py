@@ -7,7 +7,7 @@ from xml.etree import ElementTree as xml
 import jsonschema
 import pytest
 import yaml
-from nnspec.diff.as_json import schema
+from nnspec.diff.formats.as_json import schema
 
 from .pairs import KV, NORM, edited
 from .test_commands import MLP, TINY, files, run  # noqa: F401

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as xml
 import jsonschema
 import pytest
 from nnspec.cli import main
-from nnspec.diff.as_json import schema
+from nnspec.diff.formats.as_json import schema
 from nnspec.diff.rules import RULES, mirror
 
 from .pairs import GPT2, KV, MODERN, NORM, WINDOW, edited
@@ -88,7 +88,7 @@ def test_markdown_holds_its_budget_and_escapes(files, capsys):
 
 
 def test_markdown_drops_details_rather_than_fail(files, capsys):
-    from nnspec.diff import markdown as md
+    from nnspec.diff.formats import markdown as md
     from nnspec.diff.sides import compared
     files(a=TINY, b=edited(TINY, *NORM))
     report = compared("a.yaml", "b.yaml")

@@ -4,8 +4,8 @@ import dataclasses
 from dataclasses import replace
 
 import pytest
-from nnspec.diff import regions
-from nnspec.diff.function import same_function
+from nnspec.diff.graphs import regions
+from nnspec.diff.graphs.function import same_function
 from nnspec.diff.rules import RULES
 from nnspec.ir.graph import Control, Graph
 from nnspec.pipeline import front

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from nnspec.cli import main
-from nnspec.diff.html import data, embedded, page
-from nnspec.diff.html_trees import rows
+from nnspec.diff.html.page import data, embedded, page
+from nnspec.diff.html.trees import rows
 
 from .browser import focused, in_view, text, texts
 from .hostile import HOSTILE, LONG

@@ -5,12 +5,12 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from nnspec.diff.html import data, page
-from nnspec.diff.html_layers import tabs
-from nnspec.diff.html_layout import Wire, layout
-from nnspec.diff.html_source import sources
-from nnspec.diff.html_trees import rows
-from nnspec.diff.html_wiring import MOST, drawings
+from nnspec.diff.html.layers import tabs
+from nnspec.diff.html.layout import Wire, layout
+from nnspec.diff.html.page import data, page
+from nnspec.diff.html.source import sources
+from nnspec.diff.html.trees import rows
+from nnspec.diff.html.wiring import MOST, drawings
 from nnspec.diff.layers import Asked
 from nnspec.diff.report import Place
 from nnspec.diff.sides import compared

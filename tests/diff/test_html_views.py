@@ -4,8 +4,8 @@ import json
 
 import pytest
 from nnspec.cli import main
-from nnspec.diff.html import page
-from nnspec.diff.html_trees import key, rows
+from nnspec.diff.html.page import page
+from nnspec.diff.html.trees import key, rows
 from nnspec.diff.layers import Asked
 from nnspec.diff.sides import compared
 

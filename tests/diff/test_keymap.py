@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 import yaml
-from nnspec.diff.keymap import keymap_data, keymap_text, recipe_data
-from nnspec.diff.keymap_read import mapped
-from nnspec.diff.migrate import keyed
+from nnspec.diff.migration.keymap import keymap_data, keymap_text, recipe_data
+from nnspec.diff.migration.keymap_read import mapped
+from nnspec.diff.migration.migrate import keyed
 from safetensors.torch import load_file
 
 from .convertible import APPROX, EXACT, GATED, GQA, PLAIN, REFUSED, RENAMED, SILENT, outputs, put, saved, weights

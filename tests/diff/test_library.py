@@ -2,12 +2,12 @@
 
 import jsonschema
 import pytest
-from nnspec.diff.annotations import github, junit
-from nnspec.diff.as_json import data, schema
 from nnspec.diff.compare import compare
-from nnspec.diff.markdown import markdown
+from nnspec.diff.formats.annotations import github, junit
+from nnspec.diff.formats.as_json import data, schema
+from nnspec.diff.formats.markdown import markdown
+from nnspec.diff.formats.text import text
 from nnspec.diff.sources import opened
-from nnspec.diff.text import text
 from nnspec.ir.parameters import state_shapes
 
 PAIRS = [("luong", "minilm"), ("roberta-base", "t5-small"), ("gpt2", "mixtral-8x7b"), ("qwen3-0.6b", "mixtral-8x7b"), ("gemma2-2b", "gpt2"),

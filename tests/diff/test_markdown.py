@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 from nnspec.cli import main
-from nnspec.diff import markdown as md
-from nnspec.diff.markdown import BUDGET, FOLDED, OPEN, WAYS, markdown, run_link
-from nnspec.diff.markup import cell, code
+from nnspec.diff.formats import markdown as md
+from nnspec.diff.formats.markdown import BUDGET, FOLDED, OPEN, WAYS, markdown, run_link
+from nnspec.diff.formats.markup import cell, code
 
 from .pairs import GPT2, KV, MODERN, NORM, WINDOW, edited, report
 from .test_pairs import BASES, HEADS

@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from nnspec.diff.markdown import markdown
-from nnspec.diff.mermaid import MOST, mermaid
+from nnspec.diff.formats.markdown import markdown
+from nnspec.diff.formats.mermaid import MOST, mermaid
 
 from .pairs import GPT2, MODERN, NORM, edited, report
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from nnspec.checkpoints import weight_file
 from nnspec.cli import main
-from nnspec.diff.migrate import keyed
+from nnspec.diff.migration.migrate import keyed
 from safetensors.torch import load_file, save_file
 
 from .convertible import (
@@ -196,13 +196,13 @@ def test_large_tensors_are_made_in_pieces(base, head, run, monkeypatch):
 
 def test_a_wrong_claim_is_caught_before_anything_is_written(run, monkeypatch):
     """Were a head put in the wrong place, the run would show it."""
-    from nnspec.diff import recipes
+    from nnspec.diff.migration import recipes
     right = recipes.made
 
     def wrong(recipe, read):
         x = right(recipe, read)
         return np.roll(x, 2, 0) if recipe.op == "repeat-rows" else x
-    monkeypatch.setattr("nnspec.diff.verify.made", wrong)
+    monkeypatch.setattr("nnspec.diff.migration.verify.made", wrong)
     code, out, err, new = run(GQA, PLAIN)
     assert (code, out, new) == (1, "", None) and "the function is not kept" in err
 

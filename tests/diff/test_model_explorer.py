@@ -8,7 +8,7 @@ import typing
 from pathlib import Path
 
 import pytest
-from nnspec.diff.model_explorer import FILES, GROUP
+from nnspec.diff.formats.model_explorer import FILES, GROUP
 
 from .convertible import DEEPER, GATED, GQA, PLAIN, RENAMED, WINDOWED, put
 from .test_commands import files, run  # noqa: F401

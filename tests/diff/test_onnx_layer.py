@@ -5,7 +5,7 @@ import json
 import onnx
 import pytest
 from nnspec.cli import main
-from nnspec.diff.onnx_layer import ONNX_RULES, Exported, Site, findings, read_exported
+from nnspec.diff.exported.onnx_layer import ONNX_RULES, Exported, Site, findings, read_exported
 from nnspec.lang.diagnostic import Diagnostics
 from nnspec.runtime.errors import ArtifactErrors
 from onnx import TensorProto, helper

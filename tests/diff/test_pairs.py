@@ -1,8 +1,8 @@
 """The fifteen pairs of a GPT-2, with exact numbers, rules and lines; the way back is the inverse of each."""
 
 import pytest
+from nnspec.diff.formats.text import text
 from nnspec.diff.rules import mirror
-from nnspec.diff.text import text
 
 from .pairs import DEPTH, GPT2, KV, MLP, MODERN, NORM, POSITION, WINDOW, edited, report
 

@@ -8,9 +8,9 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from nnspec.diff.align import align
+from nnspec.diff.formats.text import text
+from nnspec.diff.graphs.align import align
 from nnspec.diff.rules import mirror
-from nnspec.diff.text import text
 
 from .pairs import report
 

@@ -11,9 +11,9 @@ import onnx
 import pytest
 from nnspec.backends.onnx import emit
 from nnspec.cli import main
-from nnspec.diff.layers import placements
-from nnspec.diff.onnx_layer import ONNX_RULES, Exported, findings
-from nnspec.diff.providers import CPU, CUDA, Placed, _table, misplaced
+from nnspec.diff.exported.onnx_layer import ONNX_RULES, Exported, findings
+from nnspec.diff.exported.providers import CPU, CUDA, Placed, _table, misplaced
+from nnspec.diff.formats.layer_words import placements
 from nnspec.prove import Missing, ready, standin
 from onnx import TensorProto, helper
 from zoo import HARD, MODELS, model
@@ -152,7 +152,7 @@ def dry(request, monkeypatch):
     def absent():
         raise Missing("there is no g++ here")
     if not request.param:
-        monkeypatch.setattr("nnspec.diff.dry_run.ready", absent)
+        monkeypatch.setattr("nnspec.diff.exported.dry_run.ready", absent)
         return False
     try:
         ready()
@@ -206,8 +206,8 @@ def test_what_cannot_be_run_is_looked_up(run, monkeypatch):
     assert "no dry run: " in found["how"] and "the kernels of ONNX Runtime" in found["how"]
     assert [f["where"] for f in found["findings"] if f["rule"] == "onnx.ep-fallback"] == ["h"]
     assert {s["kind"] for s in found["sides"]} == {"no-weights"}                    # the spec as the other was exported
-    monkeypatch.setattr("nnspec.diff.dry_run.LARGEST", 10)
-    monkeypatch.setattr("nnspec.diff.dry_run.ready", lambda: None)
+    monkeypatch.setattr("nnspec.diff.exported.dry_run.LARGEST", 10)
+    monkeypatch.setattr("nnspec.diff.exported.dry_run.ready", lambda: None)
     assert "parameters is not run" in layer(run, "a.yaml", "b.yaml", "--ep", "cuda")["how"]
 
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 from nnspec.costs.quantity import short
-from nnspec.diff import words
+from nnspec.diff.formats import words
+from nnspec.diff.formats.text import text
 from nnspec.diff.report import Metric
-from nnspec.diff.text import text
 
 from .pairs import GPT2, KV, MODERN, POSITION, WINDOW, edited, report
 from .test_pairs import BASES, HEADS

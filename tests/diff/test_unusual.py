@@ -5,11 +5,11 @@ from functools import cache
 
 import pytest
 from nnspec.diff.compare import compare
-from nnspec.diff.migrate import keyed
+from nnspec.diff.formats.text import text
+from nnspec.diff.migration.migrate import keyed
+from nnspec.diff.migration.verify import whole_checked
 from nnspec.diff.renames import renamed
 from nnspec.diff.rules import mirror
-from nnspec.diff.text import text
-from nnspec.diff.verify import whole_checked
 
 from .pairs import compiled, report
 from .unusual import INSIDE, OUTSIDE, PAIRS, edited

@@ -3,8 +3,8 @@
 import pytest
 import torch
 from nnspec.diff.compare import compare
-from nnspec.diff.keymap import keymap_text
-from nnspec.diff.migrate import keyed, migrate
+from nnspec.diff.migration.keymap import keymap_text
+from nnspec.diff.migration.migrate import keyed, migrate
 from nnspec.lang.diagnostic import CheckFailed
 from safetensors.torch import load_file
 

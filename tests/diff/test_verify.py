@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from nnspec.cli import main
-from nnspec.diff import engines
-from nnspec.diff import verify as claims
-from nnspec.diff.migrate import keyed
-from nnspec.diff.recipes import Recipe
+from nnspec.diff.migration import engines
+from nnspec.diff.migration import verify as claims
+from nnspec.diff.migration.migrate import keyed
+from nnspec.diff.migration.recipes import Recipe
 
 from .convertible import APPROX, DEEPER, EXACT, GATED, GQA, JOINED, PLAIN, REFUSED, RENAMED, ROPE, SILENT, WIDER, put, saved
 from .pairs import compiled
