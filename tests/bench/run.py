@@ -55,6 +55,16 @@ def front() -> None:
     say("import nnspec", wall([*python, "-c", "import nnspec"]), "s", "under 0.3")
     for command in ("validate", "show"):
         say(f"nnspec {command} gpt3-175b", wall([*python, "-m", "nnspec", command, "gpt3-175b"]), "s", "under 0.5")
+    text = (ROOT / "specs" / "models" / "gpt3-175b.yaml").read_text()
+    for old, new in (("layers: 96", "layers: 80"), ("vocab: 50257", "vocab: 50304"), ("norm: {op: layer_norm", "norm: {op: rms_norm"),
+                     ("{block: plain_ffn, hidden: 4 * width, activation: gelu_tanh", "{block: gated_ffn, hidden: 32768"),
+                     ("block: multi_head_attention", "block: grouped_query_attention\n      kv_heads: 8")):
+        assert old in text
+        text = text.replace(old, new)
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "head.yaml"
+        path.write_text(text)
+        say("nnspec diff gpt3-175b, five edits", wall([*python, "-m", "nnspec", "diff", "gpt3-175b", str(path)]), "s", "under 1")
 
 
 def growth() -> None:

