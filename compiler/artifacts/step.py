@@ -13,7 +13,7 @@ from ..backends.onnx.emit import Emitted, dimensions
 from ..backends.onnx.inside import on_cache
 from ..ir.graph import Graph
 from ..lang.diagnostic import Diagnostics, diagnostic, suggest
-from ..runtime.steps import State, Stream, Table
+from ..runtime.steps import State, Stream
 from ..stages.stream import step_form
 from ..stages.stream.asked import asked
 from ..stages.stream.form import CHUNK, SLOTS, StepForm
@@ -42,8 +42,7 @@ def emit_step(model: Any, along: str | None, target: str, dtype: str, without: f
 
 def _kernels(step: Emitted) -> dict[str, Any]:
     """What kernels that write into caches ask of the runtime."""
-    tables = tuple(Table(t.name, t.function, t.frequencies, t.factor) for t in step.tables)
-    return {"by_row": any(map(on_cache, step.model.graph.node)), "tables": tables}
+    return {"by_row": any(map(on_cache, step.model.graph.node)), "tables": step.tables}
 
 
 def stream(model: Any, form: StepForm, dtype: str) -> Stream:

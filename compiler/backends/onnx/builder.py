@@ -17,6 +17,7 @@ from ...ir.dimension import Dim
 from ...ir.graph import TensorType, fresh
 from ...ops.emission import LOWEST
 from ...runtime.convert import narrow_bfloat16
+from ...runtime.steps import Table
 
 ELEMENT = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16,
            "int64": TensorProto.INT64, "int32": TensorProto.INT32, "bool": TensorProto.BOOL, "float64": TensorProto.DOUBLE,
@@ -67,17 +68,6 @@ class Wave:
     factor: float
 
 
-@dataclass(frozen=True)
-class Table:
-    """An input of the model that holds, for every slot of a cache, `function` (cos or sin) of position x frequency, times a factor."""
-
-    name: str
-    function: str
-    frequencies: tuple[float, ...]
-    factor: float
-    type: TensorType
-
-
 @dataclass
 class Store:
     """What the whole model shares: initializers, and the facts of the target."""
@@ -94,7 +84,7 @@ class Store:
     swapped: set[str] = field(default_factory=set)                          # Transpose results that swap leading axes
     waves: dict[str, Wave] = field(default_factory=dict)                    # tables of rotary positions
     clocks: set[str] = field(default_factory=set)                          # the positions [B, N] of a chunk behind a cache
-    tables: dict[tuple[str, str, float], Table] = field(default_factory=dict)       # function, frequencies, factor -> table
+    tables: dict[tuple[str, str, float], tuple[Table, TensorType]] = field(default_factory=dict)    # by function, frequencies, factor
     homes: dict[str, Builder] = field(default_factory=dict)                # value of a subgraph -> the builder that has it
 
 

@@ -13,7 +13,8 @@ from ... import __version__
 from ...ir.graph import Argument, Graph
 from ...ir.text import identity_hash, structure_hash
 from ...lang.diagnostic import Diagnostics, diagnostic, suggest
-from .builder import OPSETS, Builder, Recipe, Store, Table, Val, reach, reads, value_info
+from ...runtime.steps import Table
+from .builder import OPSETS, Builder, Recipe, Store, Val, reach, reads, value_info
 from .entries import Entry, Place, tensor
 from .join import fuse
 from .sizes import see, watch
@@ -79,8 +80,8 @@ def emit(graph: Graph, target: str, dtype: str = "float32", absent: Iterable[str
     if target != "portable":
         nodes, held = reach(fuse(nodes, store, held, names.values()), names.values())       # without constants of what was joined
         _note_fused(nodes, walker.sites)
-    tables = tuple(t for t in store.tables.values() if t.name in held)
-    inputs = (*inputs, *(Argument(t.name, t.type) for t in tables))
+    tables = tuple(t for t, _ in store.tables.values() if t.name in held)
+    inputs = (*inputs, *(Argument(t.name, type) for t, type in store.tables.values() if t in tables))
     made_here = {o for n in nodes for o in n.output}
     weights = tuple(r for r in store.recipes.values() if r.name in held and r.name not in made_here)
     constants = [t for t in store.initializers if t.name in held]

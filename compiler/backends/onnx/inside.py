@@ -11,7 +11,8 @@ from onnx import NodeProto, helper, numpy_helper
 
 from ...ir.dimension import Dim
 from ...ir.graph import TensorType, fresh
-from .builder import Store, Table
+from ...runtime.steps import Table
+from .builder import Store
 from .fuse import Fuser, copied
 from .pack import Projection, packed, projections
 
@@ -60,8 +61,8 @@ def _table(store: Store, name: str, node: NodeProto) -> Table | None:
         made = fresh(f"rotary.{wave.function.lower()}", store.names)
         store.names.add(made)
         type = TensorType("float", (C, Dim.const(len(numbers))))
-        store.tables[key] = Table(made, wave.function.lower(), numbers, wave.factor, type)
-    return store.tables[key]
+        store.tables[key] = Table(made, wave.function.lower(), numbers, wave.factor), type
+    return store.tables[key][0]
 
 
 def heads_in_one(nodes: list[NodeProto], store: Store, held: Iterable[str]) -> list[NodeProto]:
