@@ -76,7 +76,7 @@ def streaming(graph: Graph, form: StepForm) -> str:
     arguments = {a.name: a.type for a in form.step.root.arguments}
     rows = [("chunk", name, str(arguments[name])) for name in form.chunk]
     rows += [("fixed", name, f"{what}, from the prefix model") for name, what in _folded((n, str(arguments[n])) for n in form.fixed)]
-    rows += [("left out", ", ".join(form.dropped), "rows are packed to the left, `new_length` is how many are new")] if form.dropped else []
+    rows += [("left out", ", ".join(form.dropped), "packed left, `new_length` is how many are new")] if form.dropped else []
     rows += [("state", name, what) for name, what in _folded((s.name, _what(s)) for s in form.states)]
     shown = [(kind if k == 0 or rows[k - 1][0] != kind else "", *rest) for k, (kind, *rest) in enumerate(rows)]
     lines += ["", *("  " + line for line in columns(shown))]

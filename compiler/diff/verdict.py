@@ -107,7 +107,7 @@ def conversion(first: Consequence, tensors: Sequence[TensorChange], after: Graph
         found = None                                        # something else was edited with it
     if found is None and any(t.status in ("new", "reshaped") for t in tensors):
         n = sum(t.count for t in tensors if t.status in ("new", "reshaped"))
-        return Conversion("reinit", "start", f"{n} tensors start anew")
+        return Conversion("reinit", "start", "1 tensor starts anew" if n == 1 else f"{n} tensors start anew")
     return found
 
 
