@@ -17,7 +17,7 @@ test: $(VENV)/ready
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
-	rm -rf build/types
+	rm -rf build/types build/lib
 	$(BIN)/pip install -q --no-deps --target build/types .
 	MYPYPATH=build/types $(BIN)/mypy -p nnspec
 

@@ -261,7 +261,7 @@ def prompts(ids: Any, keep: Any, start: int | None, rows: int | None) -> list[np
     short = [row for row, tokens in enumerate(made) if not len(tokens)]
     if short:
         raise ArtifactError("bad-inputs", f"the prompt of row {short[0]} is empty" if ids is not None else "there is no prompt",
-                            *(["the source is another input: the target has no token to begin with"] if rows is not None else []),
+                            "the source is another input: the target has no token to begin with" if rows is not None else (),
                             helps="give one token at least, such as the start of a text, or `decoder_start` (--start)")
     if rows is not None and rows != len(made):
         raise ArtifactError("bad-inputs", f"there {'is 1 prompt' if len(made) == 1 else f'are {len(made)} prompts'}, and the inputs have "

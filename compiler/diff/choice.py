@@ -22,7 +22,7 @@ def chosen(report: Report, only: Sequence[str], exclude: Sequence[str]) -> Repor
     if len(edits) == len(report.edits):
         return report
     return replace(report, edits=edits, hidden=len(report.edits) - len(edits),
-                   notes=(*report.notes, f"{len(edits)} of {len(report.edits)} edits are shown, as was asked"))
+                   notes=(*report.notes, f"shown as asked: {len(edits)} of {len(report.edits)} edits"))
 
 
 def without_small_costs(report: Report, percent: float) -> Report:
