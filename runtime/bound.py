@@ -26,6 +26,8 @@ class Bound:
         self.memory: dict[str, np.ndarray] | None = None
         self._wanted, self._told = inputs, outputs
         self._outputs: dict[str, Buffer | None] = dict.fromkeys(outputs)
+        self._read: dict[str, np.ndarray] = {}
+        self._whole = False
         for held, _, _ in outputs.values():             # before anything else that is bound, so that they come first
             self.binding.bind_output(held, "cpu")
 

@@ -223,10 +223,10 @@ class Running:
                 if self._row in inputs[name].shape:
                     moved = np.take(held.read(), index, axis=inputs[name].shape.index(self._row))
                     self._fixed[name] = Buffer(moved, held.dtype, held.device)
-            self._kept, self._one = {}, None
+            self._unbind()
         self._source, self.past, self.rows = source, self.past[index], len(index)
         if not same:
-            self._kept, self._one = {}, None
+            self._unbind()
 
     def forget(self, past: Any) -> None:
         """Go back: row b has `past[b]` positions behind it, no more than now. Carried states cannot go back."""
@@ -283,6 +283,10 @@ class Running:
         self.past = self.past + length
         return run.results()
 
+    def _unbind(self) -> None:
+        """Bind everything anew before the next run: memory or sizes of the state are others now."""
+        self._kept, self._one = {}, None
+
     def _go(self, bound: Bound) -> None:
         try:
             self.decoder._step._session.run_with_iobinding(bound.binding)
@@ -311,7 +315,7 @@ class Running:
         """A copy of one row."""
         one = copy(self)
         one._fixed, one._states, one._spare = dict(self._fixed), dict(self._states), dict(self._spare)
-        one._kept, one._one = {}, None
+        one._unbind()
         one.reorder([row])
         return one
 
@@ -380,7 +384,7 @@ class Running:
             wide = np.zeros(self._shape(state), held.dtype)
             wide[(*[slice(None)] * state.axis, slice(old[state.name]))] = held
             self._put(state, wide)
-        self._kept, self._one = {}, None
+        self._unbind()
 
 
 def decoder(folder: str | os.PathLike[str], device: str = "cpu", **options: Any) -> Decoder:

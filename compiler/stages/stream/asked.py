@@ -22,12 +22,12 @@ N, K = Dim.symbol(CHUNK), Dim.symbol(ASKED)
 
 def asked(step: Graph, states: Collection[str]) -> Graph:
     """The step with the input `wanted`; itself where no work would be saved. `states` are the outputs that are state."""
-    late = _late(step.root, states)
+    late = _deferred(step.root, states)
     worth = any(n.op.flops(step.root.port_types(n.inputs), n.types) != Dim.const(0) for n in step.root.nodes if n.id in late)
     return replace(step, root=_rebuilt(step.root, late)) if worth else step
 
 
-def _late(root: Region, states: Collection[str]) -> set[int]:
+def _deferred(root: Region, states: Collection[str]) -> set[int]:
     """The nodes that may be done for some positions only: all that read them are such nodes, or outputs that are no state."""
     readers: dict[int, set[int]] = {}
     for node in root.nodes:
@@ -35,7 +35,7 @@ def _late(root: Region, states: Collection[str]) -> set[int]:
             readers.setdefault(value.node, set()).add(node.id)
     kept = {v.node for name, v in root.outputs if name in states}
     told = {v.node for name, v in root.outputs if name not in states}
-    late = {n.id for n in root.nodes if n.id not in kept and _apart(root, n)}
+    late = {n.id for n in root.nodes if n.id not in kept and _positionwise(root, n)}
     while True:
         left = {k for k in late if readers.get(k, set()) <= late and (k in told or k in readers)
                 and all(v.node in late or _gathered(root, v) for v in root.nodes[k].values)}
@@ -44,7 +44,7 @@ def _late(root: Region, states: Collection[str]) -> set[int]:
         late = left
 
 
-def _apart(root: Region, node: Node) -> bool:
+def _positionwise(root: Region, node: Node) -> bool:
     """Whether a node gives positions along N, on one axis of each output, and does with each what it does with any."""
     if isinstance(node.op, Control) or CHUNK in numbers(node.op):
         return False
@@ -74,6 +74,7 @@ def _rows(root: Region) -> Dim:
 
 
 def _rebuilt(root: Region, late: set[int]) -> Region:
+    """The region with the input `wanted`, and the nodes of `late` done for its positions alone."""
     out = RegionBuilder(root.name, root.origin)
     out.about = root.about
     moved = {Value(ARGUMENT, k): out.argument(a.name, a.type) for k, a in enumerate(root.arguments)}
