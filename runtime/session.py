@@ -17,7 +17,7 @@ import numpy as np
 from .arguments import prepare, prepare_tensors
 from .convert import widen_bfloat16
 from .errors import ArtifactError, check, suggest
-from .manifest import NAME, NO_WEIGHTS, DataFile, Input, Manifest, ModelFile, Output, read
+from .manifest import NAME, NO_WEIGHTS, STEP, DataFile, Input, Manifest, ModelFile, Output, read
 from .origin import explain, plain
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 SLOWER_ON_CPU = ["SkipLayerNormFusion"]
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 MOST_THREADS = 1024
+SMALL = 1 << 22                   # parameters of steps whose nodes need not share memory: 4 % of a token's time, for tens of MiB at most
 _FATAL, _WARNING = 4, 2
 _AGAIN = "copy the folder again, or export the model again"
 _BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
@@ -146,7 +147,9 @@ def open(folder: str | os.PathLike[str], device: str = "cpu", *, threads: int | 
 def load(folder: Path, manifest: Manifest, device: str = "cpu", *, threads: int | None = None, spin: bool = False,
          allow_fallback: bool = False, profile: str | os.PathLike[str] | None = None) -> Artifact:
     """One model of a folder whose files have been checked; see `open`."""
-    session = _session(folder / manifest.model.file, device, _options(threads, spin, profile))
+    options = _options(threads, spin, profile)
+    options.enable_mem_reuse = manifest.form != STEP or manifest.parameters > SMALL
+    session = _session(folder / manifest.model.file, device, options)
     artifact = Artifact(folder, manifest, session)
     if artifact.provider != PROVIDERS[device] and not allow_fallback:
         raise _not_active(device, artifact.provider)

@@ -27,8 +27,8 @@ MODELS = {                              # of a public Llama's config
     "llama-100M": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "num_key_value_heads": 4,
                    "intermediate_size": 2048, "vocab_size": 16000},
 }
-ROUNDS = {"llama-tiny": 60, "llama-100M": 9}
-PROMPT, NEW = 128, 64
+ROUNDS = {"llama-tiny": 40, "llama-100M": 7}
+PROMPTS, NEW = (128, 512), 256
 PAUSE = 0.05                            # seconds, in which the threads of the one before stop waiting busily
 VERSION = "0.18.*"
 # what each contender runs in a process of its own: a job of ids and a count a line, times and tokens a line back
@@ -51,9 +51,10 @@ def made(length, new):
     parameters.set_search_options(max_length=length + new, min_length=length + new, do_sample=False)
     return og.Generator(model, parameters)
 
-generator = made(int(sys.argv[2]), int(sys.argv[3]))             # what holds its state, used again: making one takes longer than a prompt
+held = {}                                                        # what holds the state is used again: making it takes longer than a prompt
 
 def run(ids, new, tick):
+    generator = held.setdefault(len(ids), None) or held.update({len(ids): made(len(ids), new)}) or held[len(ids)]
     generator.rewind_to(0)
     generator.append_tokens(np.array([ids], np.int32))
     while not generator.is_done():
@@ -148,7 +149,7 @@ def contenders(name: str, scratch: Path) -> dict[str, Contender]:
         python = engine()
         subprocess.run([python, "-m", "onnxruntime_genai.models.builder", "-i", folder, "-o", scratch / "genai", "-p", "fp32", "-e", "cpu",
                         "-c", scratch / "cache"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        made["genai"] = Contender(python, GENAI, scratch / "genai", PROMPT, NEW)
+        made["genai"] = Contender(python, GENAI, scratch / "genai")
     except (subprocess.CalledProcessError, AssertionError, OSError) as lost:
         print(f"  {name}: no model of the builder: {lost}")
     return made
@@ -160,14 +161,15 @@ def compare_decoding(names: list[str] | None = None) -> Iterator[tuple[str, dict
         with tempfile.TemporaryDirectory() as scratch:
             made = contenders(name, Path(scratch))
             try:
-                yield from _rounds(name, made)
+                for prompt in PROMPTS:
+                    yield from _rounds(name, made, prompt)
             finally:
                 for one in made.values():
                     one.end()
 
 
-def _rounds(name: str, contenders: dict[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
-    ids = np.random.default_rng(3).integers(3, MODELS[name]["vocab_size"], PROMPT).tolist()
+def _rounds(name: str, contenders: dict[str, Any], prompt: int) -> Iterator[tuple[str, dict[str, float]]]:
+    ids = np.random.default_rng(3).integers(3, MODELS[name]["vocab_size"], prompt).tolist()
     first = {who: run(ids, NEW)["tokens"] for who, run in contenders.items()}
     for who, tokens in first.items():
         assert tokens == first["eager"], f"{who} gives other tokens: {tokens[:8]} and {first['eager'][:8]}"
@@ -179,10 +181,10 @@ def _rounds(name: str, contenders: dict[str, Any]) -> Iterator[tuple[str, dict[s
             made = contenders[who](ids, NEW)
             for phase in ("prefill", "decode"):
                 found[who][phase].append(made[phase])
-    for phase, tokens in (("prefill", PROMPT), ("decode", NEW - 1)):
+    for phase, tokens in (("prefill", prompt), ("decode", NEW - 1)):
         speeds = {who: tokens / statistics.median(times[phase]) for who, times in found.items()}
-        print(f"  {name} {phase}: " + ", ".join(f"{who} {speed:,.0f} tokens/s" for who, speed in speeds.items()))
-        yield f"{name} {phase}", {who: speeds["ours"] / speed for who, speed in speeds.items() if who != "ours"}
+        print(f"  {name} {phase}, a prompt of {prompt}: " + ", ".join(f"{who} {speed:,.0f} tokens/s" for who, speed in speeds.items()))
+        yield f"{name} {phase}, a prompt of {prompt}", {who: speeds["ours"] / speed for who, speed in speeds.items() if who != "ours"}
 
 
 if __name__ == "__main__":
