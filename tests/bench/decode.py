@@ -27,7 +27,7 @@ MODELS = {                              # of a public Llama's config
     "llama-100M": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "num_key_value_heads": 4,
                    "intermediate_size": 2048, "vocab_size": 16000},
 }
-ROUNDS = {"llama-tiny": 40, "llama-100M": 7}
+ROUNDS = {"llama-tiny": 40, "llama-100M": 5}
 PROMPTS, NEW = (128, 512), 256
 PAUSE = 0.05                            # seconds, in which the threads of the one before stop waiting busily
 VERSION = "0.18.*"
