@@ -108,7 +108,7 @@ class Decoder:
             idle = self._idle.pop()
         except IndexError:
             return Running(self, rows, capacity, given)
-        fits = self._prefix is None and (idle.rows, idle.capacity) == (rows, rounded(capacity))
+        fits = (idle.rows, idle.capacity) == (rows, rounded(capacity))
         return idle.restart() if fits else Running(self, rows, capacity, given)
 
     def bound(self, outputs: Sequence[Output]) -> Bound:
@@ -116,8 +116,9 @@ class Decoder:
         return Bound(self._step._session, self._small, {x.name: (x.held, x.dtype, self._told[x.name]) for x in outputs})
 
     def done(self, running: Running) -> None:
-        """Leave the memory of a state to the next one; nobody may use it after that."""
-        self._idle[:] = [running]
+        """Leave the memory of a state to the next one, where no prefix model fills it anew; nobody may use it after that."""
+        if self._prefix is None:
+            self._idle[:] = [running]
 
 
 class Running:

@@ -10,7 +10,7 @@ from typing import Any
 from ..backends.onnx import emit
 from ..backends.onnx.builder import typed
 from ..backends.onnx.emit import Emitted, dimensions
-from ..backends.onnx.inside import on_cache
+from ..backends.onnx.fuse import on_cache
 from ..ir.graph import Graph
 from ..lang.diagnostic import Diagnostics, diagnostic, suggest
 from ..runtime.steps import State, Stream

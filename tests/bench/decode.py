@@ -54,7 +54,9 @@ def made(length, new):
 held = {}                                                        # what holds the state is used again: making it takes longer than a prompt
 
 def run(ids, new, tick):
-    generator = held.setdefault(len(ids), None) or held.update({len(ids): made(len(ids), new)}) or held[len(ids)]
+    if len(ids) not in held:
+        held[len(ids)] = made(len(ids), new)
+    generator = held[len(ids)]
     generator.rewind_to(0)
     generator.append_tokens(np.array([ids], np.int32))
     while not generator.is_done():

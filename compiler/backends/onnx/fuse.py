@@ -93,13 +93,13 @@ class Fuser:
 
     def run(self, dtype: str, target: str) -> None:
         """Join what can be joined, in order."""
-        grown = any(n is not None and n.op_type in HEADS and len(n.input) > 3 and n.input[3] for n in self.nodes)
+        steps = any(n is not None and on_cache(n) for n in self.nodes)
         for k in range(len(self.nodes)):
             node = self.nodes[k]
             if node is None or node.domain:
                 if node is not None and node.op_type in HEADS:
                     self.side_by_side(k, node)
-            elif node.op_type in NORMS and (target == "ort-cuda" or node.op_type == "RMSNormalization" and grown):
+            elif node.op_type in NORMS and (target == "ort-cuda" or node.op_type == "RMSNormalization" and steps):
                 self.skip_norm(node)
             elif node.op_type == "Gelu" and (dtype == "float32" or target == "ort-cuda"):
                 self.bias_gelu(k, node)
@@ -284,6 +284,11 @@ class Fuser:
         found = self.parted(name)
         self.drop(*found)
         return found[-1].input[0]
+
+
+def on_cache(node: NodeProto) -> bool:
+    """Whether it is a GroupQueryAttention that writes into caches."""
+    return node.op_type == "GroupQueryAttention" and len(node.input) > 3 and bool(node.input[3])
 
 
 def copied(node: NodeProto) -> NodeProto:

@@ -13,7 +13,7 @@ from ...ir.dimension import Dim
 from ...ir.graph import TensorType, fresh
 from ...runtime.steps import Table
 from .builder import Store
-from .fuse import Fuser, copied
+from .fuse import Fuser, copied, on_cache
 from .pack import Projection, packed, projections
 
 
@@ -34,11 +34,6 @@ def turn_inside(fuser: Fuser, store: Store) -> None:
         made.attribute.extend(helper.make_attribute(k, v) for k, v in (("do_rotary", 1), ("rotary_interleaved", _ways(query)[0])))
         fuser.drop(query, key)
         fuser.put(at, made)
-
-
-def on_cache(node: NodeProto) -> bool:
-    """Whether it is a GroupQueryAttention that writes into caches."""
-    return node.op_type == "GroupQueryAttention" and len(node.input) > 3 and bool(node.input[3])
 
 
 def _ways(rope: NodeProto) -> tuple[int, bool]:
