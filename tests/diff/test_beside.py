@@ -7,7 +7,6 @@ from xml.etree import ElementTree as xml
 
 import jsonschema
 import pytest
-from nnspec.cli import main
 from nnspec.diff.formats import facts
 from nnspec.diff.formats.annotations import github, junit
 from nnspec.diff.formats.as_json import schema
@@ -15,6 +14,7 @@ from nnspec.diff.formats.markdown import markdown
 from nnspec.diff.migration import engines
 from nnspec.diff.migration import verify as claims
 
+from .command import diff
 from .convertible import GATED, GQA, PLAIN, RENAMED, WINDOWED, model
 from .pairs import report
 
@@ -26,11 +26,9 @@ def run(tmp_path, monkeypatch, capsys):
     def go(*arguments, **texts):
         for name, text in texts.items():
             (tmp_path / f"{name}.yaml").write_text(text)
-        with pytest.raises(SystemExit) as ended:
-            main(["diff", *arguments])
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return ended.value.code or 0, said.out
+        code, out, err = diff(capsys, *arguments)
+        assert "Traceback" not in err
+        return code, out
     return go
 
 

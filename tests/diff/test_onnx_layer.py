@@ -1,15 +1,15 @@
 """The ONNX layer: exported models against each other and against specs, and files that are no exports of ours."""
 
-import json
 
 import onnx
 import pytest
-from nnspec.cli import main
 from nnspec.diff.exported.onnx_layer import ONNX_RULES, Exported, Site, findings, read_exported
 from nnspec.lang.diagnostic import Diagnostics
 from nnspec.runtime.errors import ArtifactErrors
 from onnx import TensorProto, helper
 
+from .command import diff
+from .command import onnx_layer as layer
 from .convertible import PLAIN, WIDER, model
 
 DOCUMENTED = b"\x32\x02hi"                 # one more field of a model: its documentation
@@ -31,17 +31,8 @@ def run(exports, monkeypatch, capsys):
     monkeypatch.chdir(exports)
 
     def go(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main(["diff", *arguments])
-        said = capsys.readouterr()
-        return ended.value.code or 0, said.out, said.err
+        return diff(capsys, *arguments)
     return go
-
-
-def layer(run, *arguments):
-    code, out, err = run(*arguments, "-f", "json")
-    assert code == 0, err
-    return json.loads(out)["layers"]["onnx"]
 
 
 def rules(found):

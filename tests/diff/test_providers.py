@@ -18,6 +18,8 @@ from nnspec.prove import Missing, ready, standin
 from onnx import TensorProto, helper
 from zoo import HARD, MODELS, model
 
+from .command import diff
+from .command import onnx_layer as layer
 from .convertible import PLAIN
 
 PLACE = """
@@ -46,17 +48,8 @@ def run(tmp_path, monkeypatch, capsys):
         (tmp_path / f"{name}.yaml").write_text(text)
 
     def go(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main(["diff", *arguments])
-        said = capsys.readouterr()
-        return ended.value.code or 0, said.out, said.err
+        return diff(capsys, *arguments)
     return go
-
-
-def layer(run, *arguments):
-    code, out, err = run(*arguments, "-f", "json")
-    assert code == 0, err
-    return json.loads(out)["layers"]["onnx"]
 
 
 def on_the_cpu(path, scratch):

@@ -11,6 +11,7 @@ from nnspec.diff.migration import verify as claims
 from nnspec.diff.migration.migrate import keyed
 from nnspec.diff.migration.recipes import Recipe
 
+from .command import diff
 from .convertible import APPROX, DEEPER, EXACT, GATED, GQA, JOINED, PLAIN, REFUSED, RENAMED, ROPE, SILENT, WIDER, put, saved
 from .pairs import compiled
 
@@ -170,10 +171,7 @@ def run(tmp_path, monkeypatch, capsys):
     def go(*arguments, **texts):
         for name, text in texts.items():
             (tmp_path / f"{name}.yaml").write_text(text)
-        with pytest.raises(SystemExit) as ended:
-            main(["diff", *arguments])
-        said = capsys.readouterr()
-        return ended.value.code or 0, said.out, said.err
+        return diff(capsys, *arguments)
     return go
 
 
